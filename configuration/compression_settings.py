@@ -23,6 +23,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 BY_BUDGETS = "budgets"  # the sum of `frame_budgets`, which follows `compression_rounding`
 BY_SIZES = "sizes"  # R·T·M, rounded, but at least one, or one for each frame, or a whole frame
 
+LONGEST_REPR = 100  # how many characters of a caller's value a message shows
+
 # Settings that only some methods of a kind read. All others are for every method to read.
 OF_SOME_COMPRESSION_METHODS = (
     "compression_scoring",
@@ -169,6 +171,23 @@ def function_of(setting: str, name: str) -> Any:
 # ---------------------------------------------------------------------------------------------------------------------
 # The settings
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def brief(value: Any) -> str:
+    """Return a caller's value for a message: its repr, of which a long one is cut, as that of the bytes of a video."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_REPR else f"{text[:LONGEST_REPR]}... ({len(text):,} characters)"
+
+
+def ratio_meant(value: Any) -> str:
+    """Return " Did you mean 0.25?" for a ratio in percent or as text, such as 25, "25%" or "0.25"; else ""."""
+    text = str(value).strip()
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        return ""
+    ratio = number / 100 if text.endswith("%") or number >= 2 else number
+    return f" Did you mean {ratio:g}?" if 0 < ratio <= 1 else ""
 
 
 def _number(accepted: str, holds: Callable[[Any], bool]) -> dict[str, Any]:
@@ -387,7 +406,8 @@ def checked_setting(name: str, value: Any) -> Any:
         accepted = metadata["accepted"]
         accepted = accepted() if callable(accepted) else accepted
         raise ValueError(
-            f"`{name}` is {value!r}, but must be {accepted}. The default is {_FIELDS[name].default!r}."
+            f"`{name}` is {brief(value)}, but must be {accepted}. The default is {_FIELDS[name].default!r}."
+            f"{ratio_meant(value) if name == 'retention_ratio' else ''}"
         ) from None
 
 

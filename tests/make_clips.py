@@ -10,7 +10,9 @@ import av
 import numpy as np
 
 HEIGHT, WIDTH = 64, 96
-INTERRUPTION = Path(__file__).parent / "data" / "interruption.mp4"  # drawn by `make_interruption_video.py`
+INTERRUPTION = (
+    Path(__file__).parent / "data" / "interruption.mp4"
+)  # eight quiet seconds, and another scene at 5.0 to 5.5 s
 IDENTITY = (1, 0, 0, 0, 1, 0, 0, 0, 1)
 
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
-from benchmarks.benchmark_compress import SIZES, Size, checked, measure, measured_methods
+from benchmarks.benchmark_compress import Size, measure, measured_methods
 from benchmarks.clips import CLIPS, encoded_clip
 from benchmarks.methods import METHODS, register
 from vidcom2 import read_video
@@ -30,11 +29,6 @@ def test_every_method_is_measured_with_each_scoring_that_it_reads() -> None:
         first, last = row["quartiles_ms"]
         assert 0 < row["fastest_ms"] <= first <= row["ms"] <= last <= row["slowest_ms"]
         assert ("speedup" in row) == (row["method"] == "vidcom2")  # the baseline is VidCom²'s
-
-
-def test_an_unknown_size_is_refused_with_those_there_are() -> None:
-    with pytest.raises(typer.BadParameter, match=r"'llava' is unknown; choose from llava-onevision-7b, "):
-        checked(["llava"], SIZES, "--size")
 
 
 def test_clips_repeat_as_much_as_their_names_say(tmp_path: Path) -> None:

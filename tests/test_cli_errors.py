@@ -8,20 +8,18 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 import torch
 from loopback_hub import LoopbackHub
-from models import two_of
 from safetensors.torch import load_file, save_file
 from test_cli import FAST, save_tiny, vidcom2
 from transformers import AutoConfig, AutoTokenizer
 
-from vidcom2 import answer_many, ask, families, load, placement
+from vidcom2 import families, load, placement
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.demo import serving
-from vidcom2.errors import FIRST_TOO_NEW, OLDEST_TRANSFORMERS, did_you_mean, transformers_problem
+from vidcom2.errors import FIRST_TOO_NEW, OLDEST_TRANSFORMERS, transformers_problem
 from vidcom2.explaining import drawing_file
 from vidcom2.families import FAMILIES
 from vidcom2.finding_checkpoints import resolve
@@ -52,18 +50,21 @@ def copied(tiny_folder: Path, tmp_path: Path) -> Path:
 
 FAST_MISTAKES = [
     (["run", "--video", ""], "`--video` is '': empty. Is a shell variable unset?"),
-    (["run", "--model", ""], "cannot load the model '': the name is empty. Is a shell variable unset?"),
-    (["run", "--prompt", ""], "`--prompt` is '': empty. Is a shell variable unset?"),
-    (["run", "--prompt", " "], "`--prompt` is ' ': empty."),
-    (["explain", "-o", "a.png", "--video", ""], "`--video` is '': empty."),
-    (["explain", "-o", "a.png", "--model", ""], "cannot load the model '': the name is empty."),
-    (["run", "--model", "org/model", "--revision", ""], "`--revision` is '': empty. Is a shell variable unset?"),
+    (["run", "--model", ""], "cannot load the model ''"),
+    (["run", "--prompt", " "], "`--prompt` is ' '"),
+    (["explain", "-o", "a.png", "--video", ""], "`--video` is ''"),
+    (["explain", "-o", "a.png", "--model", ""], "cannot load the model ''"),
+    (["run", "--model", "org/model", "--revision", ""], "`--revision` is ''"),
     (["run", "--compression-newlines", "all"], "`--compression-newlines` is not a setting of the model 'a toy LLaVA"),
     (["run", "--video", "missing.mp4"], "there is no video file 'missing.mp4'"),
-    (["run", "--retention-ratio", "0"], "`--retention-ratio` is 0.0, but must be"),
-    (["run", "--retention-ratio", "nan"], "`--retention-ratio` is nan, but must be"),
+    (["run", "--video", "."], "'.' is a folder"),
+    (["run", "--retention-ratio", "0"], "`--retention-ratio` is 0.0"),
+    (["run", "--retention-ratio", "nan"], "`--retention-ratio` is nan"),
+    (["run", "--retention-ratio", "25%"], "`--retention-ratio` is '25%', but must be a number in (0, 1]"),
+    (["bench", "--retention-ratio", "25", "-o", "out"], "`--retention-ratio` has '25'"),
+    (["run", "--import", "nowhere"], "`--import nowhere` failed"),
     (["run", "--compression-rounding", "up"], "`--compression-rounding` is 'up', but must be one of 'ceil'"),
-    (["explain", "-o", "a.png", "--compression-window", "0"], "`--compression-window` is 0, but must be"),
+    (["explain", "-o", "a.png", "--compression-window", "0"], "`--compression-window` is 0"),
     (["run", "--dtype", "int8"], "`--dtype` is 'int8', but must be one of auto, float32"),
     (["run", "--device", "toaster"], "`--device` is 'toaster', but must be auto, cpu, cuda"),
     (["run", "--device-map", "toaster"], "`--device-map` is 'toaster', but must be a device or one of auto, balanced"),
@@ -74,11 +75,28 @@ FAST_MISTAKES = [
     (["run", "--revision", "v1", "--model", "."], "`--revision` is 'v1', but the model '.' is a folder"),
     (["run", "--model", "."], "the folder has no config.json"),
     (["run", "--model", "llava-vide"], "there is no such folder, and a Hub id has its organisation in front"),
-    (["run", "--model", "no/such/folder"], "there is no such folder, and it is no Hub id"),
     (["run", "--model", "./llava-vide"], "there is no such folder, and it is no Hub id"),
     (["run", "--model", "org/llava-vide"], "the Hub is not asked, since HF_HUB_OFFLINE"),
     (["explain", "-o", "out.txt"], "`--output` is 'out.txt', but must end in .png or .html"),
     (["explain", "-o", "no/such/folder/out.png"], "there is no folder 'no/such/folder'"),
+]
+NO_VIDEO = [
+    (["run", "--video", "text.mp4"], "'text.mp4'"),
+    (["run", "--video", "empty.mp4"], "'empty.mp4' is empty"),
+    (["explain", "-o", "a.png", "--video", "text.mp4"], "'text.mp4'"),
+]
+NO_DEVICE = [
+    (["run", "--device-map", "cuda:77"], "`--device-map` is 'cuda:77', but this machine has no such device"),
+    *(
+        ([*command, "--device", "cuda:77"], "`--device` is 'cuda:77', but this machine has no such device")
+        for command in (
+            ["run"],
+            ["run", "--requests", "questions.jsonl", "-o", "answers.jsonl"],
+            ["explain", "-o", "a.png"],
+            ["eval", "--data", "questions.jsonl", "-o", "out"],
+            ["bench", "-o", "bench"],
+        )
+    ),
 ]
 IN_A_FRESH_PROCESS = """
 import json, sys
@@ -90,27 +108,37 @@ print(json.dumps([heavy, [[result.exit_code, result.stdout, result.stderr] for r
 """
 
 
-def test_early_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path) -> None:
-    arguments = json.dumps([arguments for arguments, _ in FAST_MISTAKES])
-    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, arguments]
+@pytest.mark.parametrize(
+    ("mistakes", "needed"),
+    [(FAST_MISTAKES, set()), (NO_VIDEO, {"av"}), (NO_DEVICE, {"torch"})],
+    ids=["words", "no video", "no device"],
+)
+def test_a_mistake_is_reported_before_anything_heavy_is_imported(
+    mistakes: list[tuple[list[str], str]], needed: set[str], tmp_path: Path
+) -> None:
+    files = {"text.mp4": "no video", "empty.mp4": "", "questions.jsonl": '{"video": "a.mp4", "question": "What?"}'}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, json.dumps([arguments for arguments, _ in mistakes])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     heavy, ((help_code, help_text, _), (version_code, version_text, _), *results) = json.loads(done.stdout)
-    assert heavy == []
+    assert set(heavy) == needed
     assert help_code == 0 and "explain" in help_text and "--install-completion" in help_text
     assert version_code == 0 and f"torch {torch.__version__.split('+')[0]}" in version_text
-    for (arguments, message), (code, shown, error) in zip(FAST_MISTAKES, results, strict=True):
-        assert (code, shown) == (2, ""), (arguments, error)
+    for (arguments, message), (code, shown, error) in zip(mistakes, results, strict=True):
+        told = "The model is a toy" in shown if "questions.jsonl" in arguments else not shown
+        assert code == 2 and told, (arguments, shown, error)
         assert error.count("\n") == 1 and error.startswith("Error: ") and message in error, (arguments, error)
+    written = {path.name for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"}
+    assert written == files.keys()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--video", "http://127.0.0.1:9/v.mp4"], "cannot download"),
-        (["--device", "cuda:77"], "`--device` is 'cuda:77', but this machine has no such device"),
         (["--compression-method", "best"], "`--compression-method` is 'best', but must be one of"),
-        (["--compression-newlines", "all"], "`--compression-newlines` is not a setting of the model 'a toy LLaVA"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -118,69 +146,27 @@ def test_a_mistake_that_shows_later_is_reported_in_one_line(arguments: list[str]
     assert message in mistake("run", *arguments, *FAST)
 
 
-def test_a_missing_device_is_reported_before_models_are_imported(tmp_path: Path) -> None:
-    questions = tmp_path / "questions.jsonl"
-    questions.write_text('{"video": "a.mp4", "question": "What?"}')
-    commands = [
-        ["run"],
-        ["run", "--requests", str(questions), "-o", str(tmp_path / "answers.jsonl")],
-        ["explain", "-o", str(tmp_path / "a.png")],
-        ["eval", "--data", str(questions), "-o", str(tmp_path / "out")],
-        ["bench", "-o", str(tmp_path / "bench")],
-    ]
-    placed = [[*command, "--device", "cuda:77"] for command in commands] + [["run", "--device-map", "cuda:77"]]
-    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, json.dumps(placed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    heavy, (_, _, *results) = json.loads(done.stdout)
-    assert heavy == ["torch"]
-    for arguments, (code, shown, error) in zip(placed, results, strict=True):
-        given = arguments[-2]
-        told = "The model is a toy" in shown if arguments[0] == "eval" or "--requests" in arguments else not shown
-        assert code == 2 and told and error.count("\n") == 1, (arguments, error)
-        assert f"`{given}` is 'cuda:77', but this machine has no such device" in error and "Try cpu" in error
-    assert {path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"} == {questions}
-
-
-def test_a_file_that_is_no_video_fails_before_anything_heavy_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "text.mp4").write_text("no video")
-    arguments = [["run", "--video", "text.mp4"], ["explain", "-o", "a.png", "--video", "text.mp4"]]
-    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, json.dumps(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    heavy, (_, _, *results) = json.loads(done.stdout)
-    assert not {"torch", "transformers"} & set(heavy)
-    for code, shown, error in results:
-        assert (code, shown) == (2, "") and error.count("\n") == 1 and "Is it a video file?" in error
-
-
 MISSPELT = [
-    (["run", "--against", "dycok"], "`--against` is 'dycok', but must be one of .* Did you mean 'dycoke'?"),
-    (["run", "--compression-method", "Uniform-Frames"], "`--compression-method` is .* Did you mean 'uniform_frames'?"),
-    (["eval", "--data", "q.jsonl", "--methods", "vidcom"], "`--methods` is 'vidcom', .* Did you mean 'vidcom2'?"),
-    (["bench", "--method", "randm"], "`--method` is 'randm', but must be one of .* Did you mean 'random'?"),
+    (["run", "--against", "dycok"], "`--against` is 'dycok', but must be one of .* Did you mean 'dycoke'"),
+    (["run", "--compression-method", "Uniform-Frames"], "`--compression-method` is .* Did you mean 'uniform_frames'"),
+    (["eval", "--data", "q.jsonl", "--methods", "vidcom"], "`--methods` is 'vidcom', .* Did you mean 'vidcom2'"),
+    (["bench", "--method", "randm"], "`--method` is 'randm', but must be one of .* Did you mean 'random'"),
     (["bench", "--method", "vidcom2:compression_score=mean"], "'compression_score' is not a setting .*'compression_sc"),
-    (["bench", "--model-size", "qwen2vl-7b"], "`--model-size` is 'qwen2vl-7b', .* Did you mean 'qwen2-vl-7b'?"),
+    (["bench", "--model-size", "qwen2vl-7b"], "`--model-size` is 'qwen2vl-7b', .* Did you mean 'qwen2-vl-7b'"),
+    (["run", "--against", "zzz"], "`--against` is 'zzz', but must be one of (?!.*(mean|default))"),
+    (["run", "--retention-ratio", "25"], "`--retention-ratio` is .* Did you mean 0.25?"),
+    (["eval", "--data", "q.jsonl", "--ratios", "25%"], "`--ratios` has '25%', .* Did you mean 0.25?"),
+    (["run", "--dtype", "bf16"], "`--dtype` is 'bf16', .* Did you mean 'bfloat16'"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISSPELT, ids=lambda value: value[1] if value else "")
-def test_a_misspelling_is_answered_with_what_was_meant(
+def test_a_misspelling_is_answered_with_what_was_meant_if_anything_is_like_it(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "q.jsonl").write_text('{"video": "a.mp4", "question": "What?"}')
-    assert re.search(message.replace("?", r"\?"), mistake(*arguments))
-
-
-def test_what_is_like_nothing_gets_no_suggestion() -> None:
-    assert did_you_mean("zzz", ["vidcom2", "random"]) == "" and "mean" not in mistake("run", "--against", "zzz")
-    assert did_you_mean("VIDCOM", ["vidcom2", "random"]) == " Did you mean 'vidcom2'?"
-
-
-def test_a_missing_device_is_reported_before_the_video_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vidcom2.video.reading.read_video", lambda *_: pytest.fail("decoded"))
-    assert "cuda:77" in mistake("run", "--device", "cuda:77")
+    assert re.search(message, mistake(*arguments))
 
 
 @pytest.mark.parametrize(
@@ -214,14 +200,10 @@ def smolvlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ["run", "--model", "MODEL"],
         ["run", "--model", "MODEL", "--requests", "QUESTIONS", "-o", "OUT"],
-        ["chat", "--model", "MODEL"],
-        ["explain", "--model", "MODEL", "-o", "OUT.png"],
         ["eval", "--model", "MODEL", "--data", "QUESTIONS", "-o", "OUT"],
-        ["bench", "--model", "MODEL", "-o", "OUT"],
         ["bench", "--model-size", "smolvlm2-2.2b", "-o", "OUT"],
         ["demo", "--model", "MODEL"],
         ["publish", "--base", "MODEL", "--repo", "org/repo", "--dry-run", "-o", "OUT"],
-        ["publish", "--base", "MODEL", "--repo", "org/repo", "--dry-run", "-o", "OUT", "--no-verify"],
         ["verify", "MODEL"],
     ],
     ids=" ".join,
@@ -238,21 +220,20 @@ def test_a_package_that_a_family_needs_is_asked_for_by_name_before_anything_else
     row = {"question": "What?", "answer": "3"} if arguments[0] == "eval" else {"prompt": "What?"}
     questions = tmp_path / "questions.jsonl"
     questions.write_text(json.dumps({"video": str(TOY.clips[0].path), **row}))
-    given = {"MODEL": smolvlm, "QUESTIONS": questions, "OUT": tmp_path / "out", "OUT.png": tmp_path / "out.png"}
+    given = {"MODEL": smolvlm, "QUESTIONS": questions, "OUT": tmp_path / "out"}
     error = mistake(*(given.get(each, each) for each in arguments))
     assert "SmolVLM's processor needs num2words, which is not installed. Run: pip install num2words" in error
 
 
-def test_a_package_that_a_family_needs_is_asked_for_in_python(smolvlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_asked_for_in_python(smolvlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "find_spec", lambda name: None)
-    clip = TOY.clips[0].path
-    for call in (
-        lambda: load(smolvlm),
-        lambda: ask(clip, "What?", str(smolvlm)),
-        lambda: answer_many([{"video": str(clip), "prompt": "What?"}], str(smolvlm)),
-        lambda: FAMILIES["smolvlm"].build_tiny,
+    monkeypatch.setattr(placement, "find_spec", lambda name: None)
+    for call, package in (
+        (lambda: load(smolvlm), "num2words"),
+        (lambda: FAMILIES["smolvlm"].build_tiny, "num2words"),
+        (lambda: load(smolvlm, device_map="auto"), "accelerate"),
     ):
-        with pytest.raises(ValueError, match="pip install num2words"):
+        with pytest.raises(ValueError, match=f"pip install {package}"):
             call()
 
 
@@ -275,7 +256,7 @@ print(json.dumps([[str(each.message) for each in caught], heavy, [[r.exit_code, 
 
 @pytest.mark.parametrize(
     ("version", "how"),
-    two_of([("4.57.1", "old"), ("5.0.0", "old"), ("5.18.9", "old"), ("6.0.0", "new")], pytest.mark.slow),
+    [("5.18.9", "old"), ("6.0.0", "new")],
 )
 def test_a_transformers_that_is_too_old_or_too_new_says_so_on_import(version: str, how: str) -> None:
     command = [sys.executable, "-c", WITH_TRANSFORMERS, version]
@@ -294,26 +275,7 @@ def test_the_supported_versions_are_those_of_the_project() -> None:
     assert f'"transformers>={oldest},<{too_new}"' in project and transformers_problem() is None
 
 
-@pytest.mark.slow
-def test_no_bars_for_weights_that_load_at_once(tiny_folder: Path) -> None:
-    command = [sys.executable, "-m", "vidcom2", "run", "--model", str(tiny_folder), "--json", *FAST]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and "Loading weights" not in done.stderr, done.stderr
-
-
 # -- files ------------------------------------------------------------------------------------------------------------
-
-
-def test_an_unreadable_video_is_reported_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "text.mp4").write_text("no video")
-    with av.open(str(tmp_path / "sound.wav"), "w") as container:
-        stream = container.add_stream("pcm_s16le", rate=8000)
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), dtype=np.int16), format="s16", layout="mono")
-        frame.sample_rate = 8000
-        container.mux(stream.encode(frame))
-    assert "cannot read the video" in mistake("run", "--video", tmp_path / "text.mp4")
-    assert "no video stream" in mistake("run", "--video", tmp_path / "sound.wav")
-    assert "no video file" in mistake("run", "--video", tmp_path)
 
 
 def test_a_model_of_another_family_is_refused_by_its_type(tmp_path: Path) -> None:
@@ -342,17 +304,6 @@ def drop_a_weight(folder: Path) -> None:
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 
 
-def pickle_cut(folder: Path) -> None:
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    cut(folder / "pytorch_model.bin", 0.5)
-
-
-def index_without_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text("{}")
-
-
 def code_of_a_tokenizer(folder: Path) -> None:
     """Let the tokenizer be of a class whose code lies in the folder. The code must not run."""
     content = json.loads((folder / "tokenizer_config.json").read_text())
@@ -369,8 +320,6 @@ def add_a_token(folder: Path) -> None:
 
 BROKEN = {
     "weights cut": (lambda folder: cut(folder / "model.safetensors", 0.5), "its weights: .*Is the file complete"),
-    "weights empty": (lambda folder: cut(folder / "model.safetensors", 0), "its weights: .*Is the file complete"),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "its weights: .*no file named model"),
     "a weight missing": (drop_a_weight, r"1 of its weights are missing \(\S*layers.1.mlp.up_proj.weight\)"),
     "other shapes": (
         lambda folder: edit(folder, {"intermediate_size": 80}),
@@ -378,23 +327,15 @@ BROKEN = {
     ),
     "config of another type": (lambda folder: edit(folder, {"hidden_size": "many"}), "its config: .*'hidden_size'"),
     "config cut": (lambda folder: cut(folder / "config.json", 0.5), "its config: .*not a valid JSON"),
-    "config empty": (lambda folder: (folder / "config.json").write_text("{}"), "its config: .*`model_type`"),
     "setting outside its set": (
         lambda folder: edit(folder, retention_ratio=7),
         r"its config: `retention_ratio` is 7, but must be a number in \(0, 1\]",
     ),
     "tokenizer cut": (lambda folder: cut(folder / "tokenizer.json", 0.5), "its processor: "),
-    "pickled weights cut": (pickle_cut, "its weights: RuntimeError: "),
     "weights a pointer": (
         lambda folder: (folder / "model.safetensors").write_text(POINTER),
         "its model.safetensors is only a pointer of Git LFS. Run `git lfs pull`",
     ),
-    "tokenizer a pointer": (
-        lambda folder: (folder / "tokenizer.json").write_text(POINTER),
-        "its tokenizer.json is only a pointer of Git LFS. Run `git lfs pull`",
-    ),
-    "an index without weights": (index_without_weights, "its weights: KeyError: 'weight_map'"),
-    "unknown dtype": (lambda folder: edit(folder, dtype="bf16"), "its config: .*'bf16'"),
     "unknown quantization": (
         lambda folder: edit(folder, quantization_config={"quant_method": "magic"}),
         "its config: `quantization_config` is .*'magic'.*, which this Transformers does not know",
@@ -444,9 +385,7 @@ def test_a_broken_checkpoint_is_reported_in_one_line_that_names_the_part(
 
 def test_an_impossible_conversion_is_reported_in_one_line(tmp_path: Path) -> None:
     to = ["convert-llava-video", tmp_path / "source", tmp_path / "destination"]
-    assert "`--spatial-pool-mode` is 'middle', but must be one of average" in mistake(
-        *to, "--spatial-pool-mode", "middle"
-    )
+    assert "`--spatial-pool-mode` is 'middle'" in mistake(*to, "--spatial-pool-mode", "middle")
     assert "there is no folder" in mistake(*to)
 
 
@@ -462,14 +401,10 @@ def test_a_full_disk_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tm
 # -- memory and bugs --------------------------------------------------------------------------------------------------
 
 
-def no_memory_on_the_gpu() -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has ...")
-
-
 @pytest.mark.parametrize(
     "allocate",
-    [lambda: torch.empty(10**15), lambda: np.empty(10**15), no_memory_on_the_gpu],
-    ids=["torch", "numpy", "cuda"],
+    [lambda: torch.empty(10**15), lambda: np.empty(10**15)],
+    ids=["torch", "numpy"],
 )
 def test_running_out_of_memory_is_reported_in_one_line_with_remedies(
     allocate: Callable[[], object], monkeypatch: pytest.MonkeyPatch
@@ -483,9 +418,7 @@ def test_running_out_of_memory_is_reported_in_one_line_with_remedies(
 
 BUGS = {
     "ValueError": lambda: int("x"),
-    "ValueError of PyTorch": lambda: torch.nn.init.xavier_uniform_(torch.zeros(2)),
     "OSError": lambda: Path("/no/such/file").read_text(),
-    "ImportError": lambda: __import__("no_such_module"),
     "KeyError": lambda: {}["x"],
 }
 

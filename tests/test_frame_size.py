@@ -10,7 +10,6 @@ from make_clips import write_clip
 from test_cli import save_tiny, vidcom2
 
 from vidcom2 import Video, answer_many, ask, read_video
-from vidcom2.answering import frame_size
 from vidcom2.answering.frame_size import size_of_frames
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.errors import OptionError
@@ -64,11 +63,6 @@ def test_frames_that_the_processor_would_not_make_smaller_keep_their_size(proces
     assert scaled is not None and size(4, *scaled) in (scaled, None)
     assert size(4, 20, 30) is None
     assert size(1, *LARGE) is not None  # a single frame, which some processors refuse
-
-
-def test_frames_that_the_processor_would_scale_twice_keep_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_size, "_resized", lambda processor, frames, height, width: (height // 2, width // 2))
-    assert size_of_frames(None)(4, *LARGE) is None  # pyright: ignore[reportArgumentType]  (it is not looked at)
 
 
 def test_ask_answer_many_and_run_read_the_frames_in_the_size_of_the_processor(

@@ -387,7 +387,7 @@ def test_load_refuses_arguments_that_make_no_sense(family: Family) -> None:
         ({"config": {}}, "`config` is not an argument of `vidcom2.load`"),
         ({"trust_remote_code": True}, "`trust_remote_code` is not an argument"),
         ({"revision": "main"}, "`revision` is 'main', but the model .* is a folder"),
-        ({"dtype": "float3"}, "`torch.dtype`"),
+        ({"dtype": "bf16"}, "`dtype` is 'bf16', .* Did you mean 'bfloat16'"),
     ):
         with pytest.raises(ValueError, match=message):
             vidcom2.load(**{"name": family.folder, **arguments})

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from benchmarks.needle import tables
 from benchmarks.needle.dataset import write_dataset
@@ -34,7 +33,7 @@ def pixels_of(frames: np.ndarray, colour: str) -> np.ndarray:
     return np.linalg.norm(frames.astype(float) - COLOURS[colour], axis=-1) < SEEN
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", ["plain", "mixed"])
 def test_a_seed_always_gives_the_same_video(level: str) -> None:
     first, again, other = (make_needle((1, seed), level, split="test") for seed in (3, 3, 4))
     assert np.array_equal(first.frames, again.frames) and questions_about(first) == questions_about(again)
@@ -49,7 +48,7 @@ def test_digits_of_the_test_set_are_not_in_the_training_set() -> None:
 
 
 @pytest.mark.parametrize("level", ["plain", "clutter", "mixed", "crowded", "camera", "cuts"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_answer_to_every_question_can_be_seen(level: str, seed: int) -> None:
     """The right answers are derived again from the pixels."""
     needle = make_needle((2, seed), level, split="test")
@@ -100,26 +99,6 @@ def test_a_burst_lies_in_one_frame(seed: int) -> None:
     assert len({int(np.argmax(frames)) for frames in shown}) == len(needle.scenes) == 1
 
 
-def test_a_still_scene_changes_by_its_noise_alone() -> None:
-    """The means of 14 × 14 pixels stay, up to noise, but where a digit comes or goes. With a drift they do not."""
-    moved = {}
-    for level in ("still", "plain"):
-        needle = next(
-            each
-            for each in (make_needle((2, seed), level, split="test") for seed in range(100))
-            if not each.ball and len(each.scenes) == 1
-        )
-        means = needle.frames.astype(float).reshape(16, 10, 14, 10, 14, 3).mean(axis=(2, 4, 5))
-        shows = np.zeros((16, 5, 5), bool)
-        for event in needle.events:
-            for row, column in event.tokens:
-                shows[event.start : event.end, row, column] = True
-        seen = ~shows.repeat(2, axis=1).repeat(2, axis=2)
-        both = seen[1:] & seen[:-1]
-        moved[level] = np.abs(np.diff(means, axis=0))[both].max()
-    assert moved["still"] < 2 < moved["plain"], moved
-
-
 def test_a_video_at_several_rates_is_asked_the_same(tmp_path: Path) -> None:
     path = write_dataset(tmp_path, 2, 8, levels=["still"], rates=(12, 30))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -140,13 +119,6 @@ def test_questions_without_a_clear_answer_are_not_asked() -> None:
 
 
 # -- the toy ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_toy_is_small_and_records_its_provenance(toy: Checkpoint) -> None:
-    provenance = json.loads((TOY.folder / "provenance.json").read_text())
-    assert (TOY.folder / "model.safetensors").stat().st_size <= 4e6
-    assert provenance["parameters"] == sum(each.numel() for each in toy.model.parameters()) <= 1e6
-    assert toy.model.dtype == torch.float32
 
 
 def answered(toy: Checkpoint, needle: Needle, question: str, **settings: Any) -> str:

@@ -1,6 +1,5 @@
 """`read_video` gives every frame its time, also where the packets of a file say it badly."""
 
-import itertools
 import warnings
 from fractions import Fraction
 from pathlib import Path
@@ -20,8 +19,6 @@ CODECS: dict[str, dict[str, Any]] = {
     "h264": {"options": {"g": "20", "bf": "0"}},
     "h264_with_b_frames": {"options": {"g": "20", "bf": "3"}},
     "h265": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": X265}},
-    "ffv1": {"codec": "ffv1"},
-    "mjpeg": {"codec": "mjpeg", "pixels": "yuvj420p"},
     "vp8": {"codec": "libvpx"},
 }
 
@@ -48,47 +45,34 @@ def missing_stamps(path: Path) -> list[int]:
 # -- packets without time stamps --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("before", [5, 25])
 @pytest.mark.parametrize("name", CODECS)
-def test_a_matroska_file_that_begins_before_time_0_gives_all_its_frames(
-    clips: Path, tmp_path: Path, name: str, before: int
-) -> None:
-    early = remuxed(clips / f"{name}.mkv", tmp_path / "early.mkv", -before / 25, avoid_negative_ts="disabled")
-    assert len(missing_stamps(early)) == before  # otherwise the clip proves nothing
+def test_a_matroska_file_that_begins_before_time_0_gives_all_its_frames(clips: Path, tmp_path: Path, name: str) -> None:
+    early = remuxed(clips / f"{name}.mkv", tmp_path / "early.mkv", -5 / 25, avoid_negative_ts="disabled")
+    assert len(missing_stamps(early)) == 5  # otherwise the clip proves nothing
     video = read_video(early, NUM_FRAMES)
     assert numbers(video.frames) == list(range(NUM_FRAMES)) and video.lost == 0
     assert video.seconds.tolist() == CONSTANT and video.duration == NUM_FRAMES / 25
     assert numbers(read_video(early, 6).frames) == [0, 12, 24, 35, 47, 59]
 
 
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize(
+    ("rate", "tick"),
+    [
+        (25, Fraction(1, 1000)),
+        (30, Fraction(1, 1000)),  # the header states the rate of the clock, and a frame takes 33 or 34 ms
+        (30, None),  # the header states the rate of the frames, which take 33 ms each
+    ],
+)
 def test_a_matroska_file_that_lies_before_time_0_has_the_rate_of_its_frames(
-    clips: Path, tmp_path: Path, name: str
+    tmp_path: Path, rate: int, tick: Fraction | None
 ) -> None:
-    early = remuxed(clips / f"{name}.mkv", tmp_path / "early.mkv", -5, avoid_negative_ts="disabled")
+    times = [i / rate for i in range(NUM_FRAMES)]
+    whole = write_clip(tmp_path / "whole.mp4", times, rate=rate, tick=tick, options={"bf": "0"})
+    early = remuxed(whole, tmp_path / "early.mkv", -5, avoid_negative_ts="disabled")
     assert len(missing_stamps(early)) == NUM_FRAMES  # otherwise the clip proves nothing
     video = read_video(early, NUM_FRAMES)
     assert numbers(video.frames) == list(range(NUM_FRAMES)) and video.lost == 0
-    assert video.fps == 25 and video.duration == 2.4 and video.seconds.tolist() == CONSTANT
-
-
-@pytest.mark.parametrize(
-    ("tick", "durations"),
-    [
-        (Fraction(1, 1000), {33, 34}),  # ms; the header states the rate of the clock
-        (None, {33}),  # ms; the header states the rate
-    ],
-)
-def test_a_rate_that_is_no_whole_number_of_ticks_is_found_without_time_stamps(
-    tmp_path: Path, tick: Fraction | None, durations: set[int]
-) -> None:
-    times = [i / 30 for i in range(NUM_FRAMES)]
-    whole = write_clip(tmp_path / "whole.mp4", times, rate=30, tick=tick, options={"bf": "0"})
-    early = remuxed(whole, tmp_path / "early.mkv", -5, avoid_negative_ts="disabled")
-    assert len(missing_stamps(early)) == NUM_FRAMES
-    with av.open(str(early)) as container:
-        assert {packet.duration for packet in container.demux(video=0) if packet.size} == durations
-    assert read_video(early, NUM_FRAMES).fps == 30
+    assert video.fps == rate and video.duration == NUM_FRAMES / rate and video.seconds == pytest.approx(times)
 
 
 def test_frames_before_time_0_are_as_far_apart_as_the_others_on_average(tmp_path: Path) -> None:
@@ -98,8 +82,7 @@ def test_frames_before_time_0_are_as_far_apart_as_the_others_on_average(tmp_path
     assert read_video(early, 7).seconds == pytest.approx(times + 2)
 
 
-@pytest.mark.parametrize("suffix", ["ts", "mpg"])
-@pytest.mark.parametrize("name", ["h264", "h264_with_b_frames", "h265"])
+@pytest.mark.parametrize(("name", "suffix"), [("h264", "mpg"), ("h264_with_b_frames", "ts"), ("h265", "ts")])
 def test_frames_that_are_packed_together_have_their_own_times(
     clips: Path, tmp_path: Path, name: str, suffix: str
 ) -> None:
@@ -150,8 +133,9 @@ def test_two_fields_are_one_frame(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("name", "suffix"),
     [
-        *itertools.product(["h264", "h264_with_b_frames"], ["ts", "mkv", "mp4", "avi", "h264"]),
-        *itertools.product(["h265"], ["ts", "mkv", "mp4", "hevc"]),
+        *(("h264_with_b_frames", suffix) for suffix in ("ts", "mkv", "mp4", "avi", "h264")),
+        ("h264", "mkv"),
+        ("h265", "mp4"),
         ("vp8", "mkv"),
     ],
 )
@@ -195,7 +179,6 @@ RECORDING = [i / 25 for i in range(50)]
 GAPS = {
     "last frame ten hours late": ([*RECORDING, 10 * HOUR], [0, 7, 14, 21, 28, 35, 42, 49, 50]),
     "first frame an hour early": ([0.0, *(HOUR + time for time in RECORDING)], [0, 1, 8, 15, 22, 29, 36, 43, 50]),
-    "two recordings": ([*RECORDING, *(HOUR + time for time in RECORDING)], [0, 16, 33, 49, 50, 66, 83, 99]),
     "of two frame rates": ([*RECORDING, *(HOUR + i / 5 for i in range(10))], [0, 16, 31, 47, 50, 53, 56, 59]),
     "three recordings": (
         [hour * HOUR + time for hour in range(3) for time in RECORDING],
@@ -226,14 +209,11 @@ def test_a_gap_that_is_most_of_a_video_is_named_in_a_warning(tmp_path: Path) -> 
         read_video(write_clip(tmp_path / "three.mkv", GAPS["three recordings"][0], codec="ffv1"), 8)
 
 
-@pytest.mark.parametrize("suffix", ["ts", "mkv"])
-@pytest.mark.parametrize("name", ["h264", "h264_with_b_frames", "vp8"])
+@pytest.mark.parametrize(("name", "suffix"), [("h264", "mkv"), ("h264_with_b_frames", "ts"), ("vp8", "webm")])
 def test_a_recording_whose_clock_starts_anew_follows_the_one_before(
     clips: Path, tmp_path: Path, name: str, suffix: str
 ) -> None:
     """Files that are joined byte by byte, as by `cat`, have each time twice."""
-    if (name, suffix) == ("vp8", "ts"):
-        suffix = "webm"
     one = remuxed(clips / f"{name}.mkv", tmp_path / f"one.{suffix}")
     both = tmp_path / f"both.{suffix}"
     both.write_bytes(2 * one.read_bytes())

@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
@@ -19,7 +19,7 @@ from transformers.quantizers.auto import AutoHfQuantizer
 from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from .checks import FAMILY_SETTINGS
+from .checks import FAMILY_SETTINGS, settings_hint
 from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, check_all_read
 from .devices import device_of, torch_device
 from .errors import CheckpointError, OptionError, did_you_mean, is_out_of_memory
@@ -27,7 +27,7 @@ from .families import FAMILIES, Family
 from .finding_checkpoints import CONFIG, Resolved, Source, checkpoint_file, resolve
 from .hub_calls import TRANSPORT_ERRORS
 from .modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
-from .placement import Placement
+from .placement import Placement, check_accelerate, unknown_dtype
 from .records.fingerprints import identity_of
 
 if TYPE_CHECKING:
@@ -159,6 +159,11 @@ def load(
     settings = {each: arguments.pop(each) for each in (*SETTING_NAMES, *FAMILY_SETTINGS) if each in arguments}
     if arguments.get("device_map") is not None and device != "auto":
         raise OptionError(f"`device` is {device!r} and `device_map` is {arguments['device_map']!r}. Pass one of them.")
+    if arguments.get("device_map") is not None:
+        check_accelerate(arguments["device_map"])
+    dtype = arguments.get("dtype")
+    if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise unknown_dtype(dtype)
     target = None if arguments.get("device_map") is not None else torch_device(device)
     hub = {each: arguments.pop(each) for each in HUB_ARGUMENTS if each in arguments}
     placement = Placement(revision=arguments.pop("revision", None))
@@ -369,7 +374,7 @@ def _take_fields(config: PreTrainedConfig, arguments: Mapping[str, Any]) -> dict
         if hasattr(config, name) and name not in OF_LOADING:
             setattr(config, name, value)
         elif name.startswith(PREFIXES_OF_SETTINGS):
-            raise OptionError(f"`{name}` is not a setting of VidCom². They are: {', '.join(SETTING_NAMES)}.")
+            raise OptionError(f"`{name}` is not a setting of VidCom².{settings_hint(name)}")
         else:
             left[name] = value
     return left
@@ -385,8 +390,8 @@ def _unknown_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
         if not unknown:
             raise
         raise OptionError(
-            f"`{unknown[0]}` is neither a setting of VidCom² nor an argument of `from_pretrained`. The settings are: "
-            f"{', '.join((*SETTING_NAMES, *FAMILY_SETTINGS))}."
+            f"`{unknown[0]}` is neither a setting of VidCom² nor an argument of `from_pretrained`."
+            f"{settings_hint(unknown[0], [each.name for each in fields(Placement)])}"
         ) from None
 
 

@@ -5,13 +5,19 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.request import url2pathname
 
-from .configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES, CompressionSettings, checked_setting
+from .configuration.compression_settings import (
+    COMPRESSION_METHODS,
+    SETTING_NAMES,
+    CompressionSettings,
+    brief,
+    checked_setting,
+)
 from .errors import OptionError, did_you_mean
 from .families import FAMILIES
 
@@ -26,7 +32,7 @@ def whole_number(name: str, value: Any, error: type[ValueError] = OptionError) -
     except TypeError:
         number = 0
     if number < 1:
-        raise error(f"`{name}` is {value!r}, but must be a whole number, at least 1.")
+        raise error(f"`{name}` is {brief(value)}, but must be a whole number, at least 1.")
     return number
 
 
@@ -54,12 +60,10 @@ def check_settings(settings: dict[str, Any], typed: Mapping[str, str] | None = N
     """
     unknown = sorted(settings.keys() - {*SETTING_NAMES, *FAMILY_SETTINGS})
     if unknown:
-        known = ", ".join((*SETTING_NAMES, *FAMILY_SETTINGS))
-        hint = did_you_mean(unknown[0], (*SETTING_NAMES, *FAMILY_SETTINGS))
-        raise OptionError(f"{', '.join(map(repr, unknown))} is not a setting of VidCom². They are: {known}.{hint}")
+        raise OptionError(f"{', '.join(map(repr, unknown))} is not a setting of VidCom².{settings_hint(unknown[0])}")
     for name, value in settings.items():
         if name in FAMILY_SETTINGS and value not in FAMILY_SETTINGS[name]:
-            raise OptionError(f"`{name}` is {value!r}, but must be one of {', '.join(FAMILY_SETTINGS[name])}.")
+            raise OptionError(f"`{name}` is {brief(value)}, but must be one of {', '.join(FAMILY_SETTINGS[name])}.")
     of_all = {name: value for name, value in settings.items() if name in SETTING_NAMES}
     try:
         for name, value in of_all.items():
@@ -69,8 +73,20 @@ def check_settings(settings: dict[str, Any], typed: Mapping[str, str] | None = N
     except ValueError as error:
         method, message = settings.get("compression_method"), str(error)
         for name, given in (typed or {}).items():
+            if message.startswith(f"`{name}`"):  # the option may have another default than the setting, or none
+                message = re.sub(r" The default is \S+\.", "", message)
             message = message.replace(f"`{name}`", f"`{given}`")
         raise OptionError(message + ("" if method in COMPRESSION_METHODS else method_hint(method))) from None
+
+
+def settings_hint(name: object, others: Iterable[str] = ()) -> str:
+    """Return what a name that is no setting may have meant, and which settings there are, as sentences.
+
+    Args:
+        others: names that it may have meant besides settings.
+    """
+    settings = (*SETTING_NAMES, *FAMILY_SETTINGS)
+    return f"{did_you_mean(name, (*settings, *others))} The settings are: {', '.join(settings)}."
 
 
 def method_hint(name: object) -> str:
@@ -125,4 +141,11 @@ def check_video_file(source: str) -> None:
     """Check that a path leads to a file; `read_video` checks its content. Raises an OptionError if it does not."""
     path = local_path(source)
     if path is not None and not Path(path).is_file():
-        raise OptionError(f"there is no video file {source!r}. Pass a path or an http(s) URL.")
+        raise OptionError(no_video_file(source, path))
+
+
+def no_video_file(source: str, path: str) -> str:
+    """Return the error for a path that leads to no file, as sentences."""
+    if Path(path).is_dir():
+        return f"{source!r} is a folder. Pass a video file in it. `vidcom2 run --videos` asks about all of them."
+    return f"there is no video file {source!r}. Pass a path or an http(s) URL."

@@ -380,8 +380,9 @@ def no_class_for(what: str, model_type: object) -> str:
             f"{what} is of type {model_type!r}, of which VidCom² has a class only for the part of type {part!r}: "
             "`vidcom2.load` takes that from a whole checkpoint, and `vidcom2.apply` takes `model.thinker`."
         )
+    meant = did_you_mean(model_type, FAMILIES)  # comes before the long list
     return (
-        f"{what} is of type {model_type!r}, but VidCom² has classes for {', '.join(map(repr, FAMILIES))}."
-        f"{did_you_mean(model_type, FAMILIES)} Take a checkpoint of such a type, in the format of Transformers and "
-        "with a vision tower, or run this one without compression."
+        f"{what} is of type {model_type!r}{f'.{meant}' if meant else ', but'} VidCom² has classes for "
+        f"{', '.join(map(repr, FAMILIES))}. Take a checkpoint of such a type, in the format of Transformers and with a "
+        "vision tower, or run this one without compression."
     )

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from .checks import check_given
-from .errors import OptionError
+from .configuration.compression_settings import brief
+from .errors import OptionError, did_you_mean
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
@@ -70,11 +71,15 @@ class Placement:
         Raises:
             OptionError: on an unknown value, options that exclude each other, or a missing package.
         """
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name != "dtype" and not isinstance(value, str | None):
+                raise OptionError(f"`{each.name}` is {brief(value)}, but must be a text.")
         check_given("revision", self.revision, "for the main branch")
         if name is None and self.revision is not None:
             raise OptionError(f"`revision` is {self.revision!r}, but no model is named. Name its Hub repo.")
         if self.dtype not in DTYPES:
-            raise OptionError(f"`dtype` is {self.dtype!r}, but must be one of {', '.join(DTYPES)}.")
+            raise unknown_dtype(self.dtype)
         if self.device != "auto" and not DEVICE.fullmatch(self.device):
             raise OptionError(f"`device` is {self.device!r}, but must be auto, cpu, cuda, cuda:1, mps or the like.")
         self._check_attention()
@@ -85,6 +90,7 @@ class Placement:
         if self.attn_implementation is not None and self.attn_implementation not in ATTENTION:
             raise OptionError(
                 f"`attn_implementation` is {self.attn_implementation!r}, but must be one of {', '.join(ATTENTION)}."
+                f"{did_you_mean(self.attn_implementation, ATTENTION)}"
             )
         self.check_attention_on(self.device)
         if self.attn_implementation == "flash_attention_2" and not (find_spec("flash_attn") or find_spec("kernels")):
@@ -101,5 +107,16 @@ class Placement:
         if device_map not in DEVICE_MAPS and not DEVICE.fullmatch(device_map):
             accepted = ", ".join(DEVICE_MAPS)
             raise OptionError(f"`device_map` is {device_map!r}, but must be a device or one of {accepted}.")
-        if find_spec("accelerate") is None:
-            raise OptionError(f"`device_map` is {device_map!r}, which needs accelerate: pip install accelerate.")
+        check_accelerate(device_map)
+
+
+def unknown_dtype(dtype: object) -> OptionError:
+    """Return the error for a dtype that models are not loaded in."""
+    meant = did_you_mean(str(dtype).removeprefix("torch."), DTYPES, cutoff=0.5)  # "bf16" is half of "bfloat16"
+    return OptionError(f"`dtype` is {brief(dtype)}, but must be one of {', '.join(DTYPES)}.{meant}")
+
+
+def check_accelerate(device_map: object) -> None:
+    """Check that the package is installed with which Transformers spreads a model. Raises an OptionError if not."""
+    if find_spec("accelerate") is None:
+        raise OptionError(f"`device_map` is {brief(device_map)}, which needs accelerate: pip install accelerate.")

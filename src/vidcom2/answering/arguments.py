@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint, check_processor, load_resolved
-from ..checks import FAMILY_SETTINGS, check_settings
-from ..configuration.compression_settings import SETTING_NAMES
+from ..checks import FAMILY_SETTINGS, check_settings, settings_hint
+from ..configuration.compression_settings import SETTING_NAMES, brief
 from ..errors import OptionError
 from ..families import FAMILIES
 from ..finding_checkpoints import Resolved, resolve
@@ -23,6 +23,8 @@ DEMO_WARNING = (
 )
 # Arguments of `generate` that `ask` sets itself, or whose effect it could not return.
 OWN_ARGUMENTS = ("inputs", "input_ids", "num_return_sequences", "return_dict_in_generate")
+# Further arguments of both functions, which a misspelt one may have meant.
+OF_CALLS = ("num_frames", "processor", "chat_template_kwargs", "scale_while_reading", *Placement.__dataclass_fields__)
 
 
 def check_generate_arguments(function: str, arguments: dict[str, Any], own: tuple[str, ...] = OWN_ARGUMENTS) -> None:
@@ -57,7 +59,7 @@ def check_generate_arguments(function: str, arguments: dict[str, Any], own: tupl
     if unknown:
         raise OptionError(
             f"{', '.join(map(repr, unknown))} is neither an argument of `{function}` or `generate`, nor a "
-            f"setting of VidCom². The settings are: {', '.join((*SETTING_NAMES, *FAMILY_SETTINGS))}."
+            f"setting of VidCom².{settings_hint(unknown[0], (*known, *OF_CALLS))}"
         )
 
 
@@ -86,7 +88,9 @@ def check_model(
         raise OptionError("`processor` is None, but a loaded model needs its own: AutoProcessor.from_pretrained(...).")
     check_processor("`processor`", processor, FAMILIES[model.config.model_type])
     for name, value in placement.given.items():
-        raise OptionError(f"`{name}` is {value!r}, but the model is loaded already. Pass it when you load the model.")
+        raise OptionError(
+            f"`{name}` is {brief(value)}, but the model is loaded already. Pass it when you load the model."
+        )
     return model
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 from transformers import PreTrainedModel, ProcessorMixin
 
 from ..checks import whole_number
-from ..configuration.compression_settings import SETTING_NAMES
+from ..configuration.compression_settings import SETTING_NAMES, brief
 from ..errors import OptionError, did_you_mean
 from ..placement import Placement
 from ..records.fingerprints import video_stamp
@@ -255,7 +255,8 @@ def _with_times(video: Any, fps: float | None, times: Sequence[float] | None) ->
         return video
     if not (isinstance(video, list | tuple) or hasattr(video, "__array__")):
         raise OptionError(
-            f"`video` is {video!r}, but must be a path, an http(s) or file URL, a `Video`, a list of the paths of "
-            "pictures, or decoded frames: an array, a tensor or a list of images."
+            f"`video` is {brief(video)}, but must be a path, an http(s) or file URL, a `Video`, a list of the paths of "
+            "pictures, or decoded frames: an array, a tensor or a list of images. Write the bytes of a file into a "
+            "file, and pass its path."
         )
     return Video.from_frames(video, fps=fps, times=times)

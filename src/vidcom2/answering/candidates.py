@@ -11,7 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..checks import check_settings
-from ..configuration.compression_settings import ALL_TOKENS, CompressionSettings
+from ..configuration.compression_settings import ALL_TOKENS, CompressionSettings, ratio_meant
 from ..errors import OptionError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _ratio(word: str, option: str) -> float:
     if not isinstance(value, int | float) or not 0 < value < 1:
         raise OptionError(
             f"`{option}` has {word!r}, but each must be a number between 0 and 1, as in 0.5,0.25. All tokens "
-            "are always part of the comparison."
+            f"are always part of the comparison.{ratio_meant(word)}"
         )
     return value
 

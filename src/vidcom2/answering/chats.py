@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
+from ..configuration.compression_settings import brief
 from ..errors import OptionError, did_you_mean
 
 Message: TypeAlias = Mapping[str, Any]
@@ -22,11 +23,12 @@ def prompts_of(question: Any) -> list[Prompt]:
     prompts = [question] if is_single(question) else list(question) if _is_list(question) else []
     if not prompts:
         raise OptionError(
-            f"`question` is {question!r}, but must be text, a chat (a list of messages), or a list of several of these."
+            f"`question` is {brief(question)}, but must be text, a chat (a list of messages), or a list of several of "
+            "these."
         )
     for prompt in prompts:
         if isinstance(prompt, str) and not prompt.strip():
-            raise OptionError(f"`question` is {prompt!r}. Ask something about the video.")
+            raise OptionError(f"`question` is {brief(prompt)}. Ask something about the video.")
         chat_about(prompt)
     return prompts
 
@@ -50,13 +52,15 @@ def chat_about(prompt: Prompt) -> list[dict[str, Any]]:
         check_characters(prompt)
         return [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": prompt}]}]
     if not _is_list(prompt) or not all(isinstance(message, Mapping) for message in prompt):
-        raise OptionError(f"`question` holds {prompt!r}, but each entry must be text or a chat, a list of messages.")
+        raise OptionError(
+            f"`question` holds {brief(prompt)}, but each entry must be text or a chat, a list of messages."
+        )
     chat = [_message(cast(Message, message)) for message in prompt]
     of_user = [message for message in chat if message["role"] == "user"]
     ends = bool(chat) and chat[-1]["role"] in ("user", "assistant")
     if not of_user or not ends or not any(part["type"] == "text" for part in chat[-1]["content"]):
         raise OptionError(
-            f"`question` is the chat {prompt!r}, which does not end with text of the user, or with words of the "
+            f"`question` is the chat {brief(prompt)}, which does not end with text of the user, or with words of the "
             "assistant to continue after a question of the user."
         )
     num_videos = sum(part["type"] == "video" for message in chat for part in message["content"])
@@ -72,12 +76,12 @@ def _message(message: Message) -> dict[str, Any]:
     content = message.get("content")
     if not isinstance(message.get("role"), str) or not (isinstance(content, str) or _is_list(content)):
         raise OptionError(
-            f"`question` is a chat with the message {dict(message)!r}. A message has a `role` and a `content`: "
+            f"`question` is a chat with the message {brief(dict(message))}. A message has a `role` and a `content`: "
             '{"role": "user", "content": "What happens?"}.'
         )
     if message["role"] not in ROLES:
         raise OptionError(
-            f"`question` is a chat with the role {message['role']!r}, but roles are {', '.join(ROLES)}."
+            f"`question` is a chat with the role {brief(message['role'])}, but roles are {', '.join(ROLES)}."
             f"{did_you_mean(message['role'], ROLES)}"
         )
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(cast(Sequence, content))
@@ -96,7 +100,7 @@ def _message(message: Message) -> dict[str, Any]:
         is_text = is_text and (message["role"] != "user" or part["text"].strip())  # a model's answer may be empty
         if kind != "video" and not is_text:
             raise OptionError(
-                f"`question` is a chat with {part!r}, but may hold only text and the video. {ABOUT_ONE_VIDEO}"
+                f"`question` is a chat with {brief(part)}, but may hold only text and the video. {ABOUT_ONE_VIDEO}"
             )
         check_characters(part.get("text", ""))
     return {**message, "content": [dict(part) for part in parts]}

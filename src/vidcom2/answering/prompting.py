@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
+from ..configuration.compression_settings import brief
 from ..errors import ALIKE, CheckpointError, OptionError, did_you_mean, one_line, sentence
 from ..modeling.methods.compression import VideoCompression
 from ..video.reading import Video
@@ -37,7 +38,9 @@ def check_template_arguments(processor: ProcessorMixin, arguments: Mapping[str, 
     if arguments is None or arguments == {}:
         return
     if not isinstance(arguments, Mapping):
-        raise OptionError(f"`chat_template_kwargs` is {arguments!r}, but must be a dict: {{'enable_thinking': False}}.")
+        raise OptionError(
+            f"`chat_template_kwargs` is {brief(arguments)}, but must be a dict: {{'enable_thinking': False}}."
+        )
     template = cast(Any, processor).chat_template
     template = template.get("default") if isinstance(template, dict) else template
     # SmolVLM's processor has another template for chats with a video.
@@ -56,8 +59,8 @@ def check_template_arguments(processor: ProcessorMixin, arguments: Mapping[str, 
             )
         if name.startswith("enable_") and not isinstance(value, bool):  # templates ask whether it `is false`
             raise OptionError(
-                f"`chat_template_kwargs` has {value!r} for {name!r}, which a template may take for true. Write True or "
-                "False; in JSON, true or false."
+                f"`chat_template_kwargs` has {brief(value)} for {name!r}, which a template may take for true. Write "
+                "True or False; in JSON, true or false."
             )
 
 
@@ -90,7 +93,7 @@ def prompt_text(processor: ProcessorMixin, prompt: Prompt, template_arguments: M
             chat, add_generation_prompt=not continues, continue_final_message=continues, **(template_arguments or {})
         )
     except (ValueError, TypeError, jinja2.TemplateError) as error:
-        given = f" with `chat_template_kwargs` {dict(template_arguments)!r}" if template_arguments else ""
+        given = f" with `chat_template_kwargs` {brief(dict(template_arguments))}" if template_arguments else ""
         reason = sentence(one_line(error))
         raise OptionError(f"the model's chat template does not take the question{given}: {reason}") from error
 

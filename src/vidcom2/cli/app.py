@@ -8,7 +8,7 @@ import typer
 
 from .bench import bench_command
 from .chat import chat_command
-from .console import Command, import_for_command, one_line_errors, out, versions
+from .console import Command, ImportOption, forget_imports, import_for_command, out, takes_imports, versions
 from .convert import convert_command
 from .demo import demo_command
 from .env import env_command
@@ -20,7 +20,7 @@ from .watch import watch_command
 
 app = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,  # click's own help fits into any terminal
     pretty_exceptions_enable=False,
     help="Video LLMs that keep only the distinctive video tokens (VidCom²).",
 )
@@ -38,31 +38,28 @@ def common(
         bool,
         typer.Option("--version", help="Print what is installed.", callback=_print_versions, is_eager=True),
     ] = False,
-    modules: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import",
-            help="A Python module or file of yours that registers compression methods. Repeatable.",
-            metavar="MODULE",
-            show_default=False,
-        ),
-    ] = None,
+    modules: ImportOption = None,
 ) -> None:
-    with one_line_errors():
-        import_for_command(modules or [])
+    forget_imports()
+    import_for_command(modules or [])
 
 
-app.command("run", cls=Command)(run_command)
-app.command("chat", cls=Command)(chat_command)
-app.command("watch", cls=Command)(watch_command)
-app.command("explain", cls=Command)(explain_command)
-app.command("demo", cls=Command)(demo_command)
-app.command("convert-llava-video", cls=Command)(convert_command)
-app.command("bench", cls=Command)(bench_command)
-app.command("eval", cls=Command)(eval_command)
-app.command("env", cls=Command)(env_command)
-app.command("publish", cls=Command)(publish_command)
-app.command("verify", cls=Command)(verify_command)
+COMMANDS = {
+    "run": run_command,
+    "chat": chat_command,
+    "watch": watch_command,
+    "explain": explain_command,
+    "demo": demo_command,
+    "convert-llava-video": convert_command,
+    "bench": bench_command,
+    "eval": eval_command,
+    "env": env_command,
+    "publish": publish_command,
+    "verify": verify_command,
+}
+for name, command in COMMANDS.items():
+    whole_sentence = (command.__doc__ or "").split("\n\n")[0]  # which click would cut
+    app.command(name, cls=Command, short_help=whole_sentence)(takes_imports(command))
 
 
 def main() -> None:

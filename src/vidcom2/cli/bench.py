@@ -29,13 +29,13 @@ from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
 from .console import (
     command_line,
-    err,
     one_line_errors,
     out,
     print_line,
     print_table,
     print_verdict,
     progress_bar,
+    status,
     takes_fields,
     takes_placement,
     takes_settings,
@@ -101,7 +101,7 @@ class BenchOptions:
         list[str] | None,
         typer.Option(
             help="Method to compare. Its own settings follow a colon. Repeatable, or separated by commas.",
-            show_default=",".join(METHODS),
+            show_default=", ".join(METHODS),
         ),
     ] = None
     retention_ratio: Annotated[
@@ -278,7 +278,7 @@ def _measured(given: BenchOptions) -> list[Path]:
     model, candidates = options.check()
     if options.output.is_file():
         raise OptionError(f"`--output` is {str(options.output)!r}, but that is a file. Name a folder.")
-    with err.status("Importing PyTorch ..."):
+    with status("Importing PyTorch ..."):
         import torch
 
         from ..devices import device_of
@@ -296,7 +296,7 @@ def _measured(given: BenchOptions) -> list[Path]:
             num_frames = num_frames_of(max(options.num_frames))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             source = str(folder / "video.mp4")
-            with err.status("Generating a video ..."):
+            with status("Generating a video ..."):
                 make_video(Path(source), width, height, num_frames)
             about_video = {"video": f"generated, H.264, {width}x{height}, {num_frames} frames at 25 a second"}
         for size in options.model_size or [None]:
@@ -403,7 +403,7 @@ def _model(
         return checkpoint, name, f"Time of {name}"
     assert size is not None  # `check` wants one of the two
     row: ModelSize = size_named(size)
-    with err.status(f"Making {escape(size)} of random weights ..."):
+    with status(f"Making {size} of random weights ..."):
         checkpoint = random_checkpoint(
             size,
             row,

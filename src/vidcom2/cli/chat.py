@@ -59,7 +59,7 @@ def chat_command(options: ChatOptions) -> None:
 
         from ..answering.conversation import Conversation
 
-        announce_demo(options.model, options.video)
+        announce_demo(options.model, options.video, "name its file: `vidcom2 chat FILE`")
         print_lost(0 if watched.video is None else watched.video.lost)
         conversation = Conversation(watched, options.max_new_tokens, of_template)
         processor: Any = watched.checkpoint.processor

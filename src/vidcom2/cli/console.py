@@ -19,7 +19,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from typer.core import TyperCommand
 
@@ -34,6 +41,16 @@ from ..records.fingerprints import digest, module_files
 out = Console()
 err = Console(stderr=True)
 SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
+ImportOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        help="A Python module or file of yours that registers compression methods. Repeatable.",
+        metavar="MODULE",
+        show_default=False,
+    ),
+]
+HYPHEN = "\0"  # stands for a hyphen while lines are broken, which happens at hyphens too
 LEFT = ("", "method")  # columns of tables that hold names
 _imported: dict[str, Path] = {}
 _imported_modules: list[str] = []
@@ -74,6 +91,21 @@ def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator
 class Command(TyperCommand):
     """A command that remembers what options the user typed, so that errors can call them by these names."""
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List the options by their panels, and break lines only between words. Rich would cut long names short."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                panel = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                name, text = record
+                whole = (name, text.replace("-", HYPHEN))
+                panels.setdefault(getattr(parameter, "rich_help_panel", None) or panel, []).append(whole)
+        for panel, records in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(records, col_max=30 if formatter.width > 70 else 6)  # or below the names
+        formatter.buffer[:] = [part.replace(HYPHEN, "-") for part in formatter.buffer]
+
     def invoke(self, ctx: Any) -> Any:
         _typed.clear()
         for parameter in self.params:
@@ -99,12 +131,18 @@ def as_typed(message: str) -> str:
 
 
 def import_for_command(modules: Sequence[str]) -> None:
-    """Import the modules that `--import` names, for the command that runs. Raises what `import_methods` raises."""
+    """Import the modules that `--import` names, for the command that runs."""
+    with one_line_errors():
+        for module in modules:
+            import_methods(module)
+            _imported_modules.append(module)
+            _imported.update(module_files(module))
+
+
+def forget_imports() -> None:
+    """Forget what `--import` named for another command, which ran in this process before."""
     _imported.clear()
-    _imported_modules[:] = modules
-    for module in modules:
-        import_methods(module)
-        _imported.update(module_files(module))
+    _imported_modules.clear()
 
 
 def imported_files() -> str | None:
@@ -164,15 +202,22 @@ def print_verdict(text: str | None) -> None:
 
 
 def progress_bar() -> Progress:
-    """Return a progress bar on stderr, which disappears when the command is done."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
-    return Progress(*columns, console=err, transient=True)
+    """Return a progress bar on a terminal's stderr, which disappears when the command is done."""
+    spinner = [] if err.no_color else [SpinnerColumn()]
+    columns = (*spinner, TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+
+
+@contextmanager
+def status(text: str) -> Iterator[Callable[[str | None], None]]:
+    """Show on a terminal's stderr what takes a while, with a spinner, so not with NO_COLOR.
+
+    Yields a function that changes the text; None hides it.
+    """
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=err, transient=True, disable=err.no_color or not err.is_terminal) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda text: progress.update(task, description=text or "", visible=text is not None)
 
 
 def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:
@@ -217,13 +262,33 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
         )
     for name, kind, text, default in options:
         panel = None if name in ("retention_ratio", "max_video_tokens") else "How tokens are selected"
-        option = typer.Option(help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel)
+        parsed = {"parser": _number_or_text, "metavar": "<float>"} if name == "retention_ratio" else {}
+        option = typer.Option(help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel, **parsed)
         parameters.append(
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
             )
         )
     return _with_parameters(with_settings, command, parameters)
+
+
+def _number_or_text(text: str) -> float | str:
+    """Return the number that a text is, or else the text, which the setting's own check refuses."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def takes_imports(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the option `--import`, which `vidcom2` takes before the command's name, too."""
+
+    def with_imports(modules: list[str] | None, **arguments: Any) -> None:
+        import_for_command(modules or [])
+        command(**arguments)
+
+    option = inspect.Parameter("modules", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ImportOption)
+    return _with_parameters(with_imports, command, [*inspect.signature(command).parameters.values(), option])
 
 
 def takes_placement(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:

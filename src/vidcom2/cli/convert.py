@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 
 from ..errors import OptionError, written_to
-from .console import err, one_line_errors, out, progress_bar
+from .console import one_line_errors, out, progress_bar, status
 
 
 def convert_command(
@@ -17,13 +17,13 @@ def convert_command(
         str, typer.Option(help="`average` (the paper's 182 tokens a frame), `max` or `bilinear` (210).")
     ] = "average",
 ) -> None:
-    """Convert an original checkpoint of LLaVA-Video (`lmms-lab/LLaVA-Video-7B-Qwen2` or 72B) to this project's class.
+    """Convert an original checkpoint of LLaVA-Video to this project's class.
 
-    Weights are copied shard by shard, so memory holds one shard at a time. The destination appears once it is
-    complete.
+    These are `lmms-lab/LLaVA-Video-7B-Qwen2` and 72B. Weights are copied shard by shard, so memory holds one shard at a
+    time. The destination appears once it is complete.
     """
     with one_line_errors():
-        with err.status("Importing Transformers ..."):
+        with status("Importing Transformers ..."):
             from ..configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES
             from ..llava_video.converter import convert_llava_video
         if spatial_pool_mode not in SPATIAL_POOL_MODES:

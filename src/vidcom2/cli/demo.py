@@ -10,7 +10,7 @@ from ..demo.serving import check_address, check_gradio, import_gradio, serve
 from ..finding_checkpoints import resolve
 from ..placement import Placement
 from ..toys import shown_with
-from .console import err, one_line_errors, out, takes_fields, takes_placement, takes_settings
+from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, import_libraries
 
 
@@ -44,13 +44,13 @@ def demo_command(options: DemoOptions) -> None:
         check_address(options.host, options.port)
         resolved = resolve(options.model, options.placement, options.settings)
         import_libraries(options.placement)
-        with err.status("Importing Gradio ..."):
+        with status("Importing Gradio ..."):
             import_gradio()
             from ..checkpoints import load_resolved
             from ..demo.answerer import Answerer
             from ..demo.page import build_page
         answerer = Answerer(load_resolved(resolved))
-        with err.status("Answering once to prepare the model ..."):
+        with status("Answering once to prepare the model ..."):
             answerer.warm_up(str(shown_with(options.model)[0].path), options.num_frames)
         page = build_page(answerer, options.num_frames, options.max_new_tokens)
         address = serve(page, server_name=options.host, server_port=options.port)

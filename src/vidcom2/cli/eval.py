@@ -24,6 +24,7 @@ from ..records.run_record import AnswerFile, versions_of_answers
 from ..toys import toy_of
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
+    INTERRUPTED,
     SOME_ERRORS,
     command_line,
     imported_files,
@@ -72,7 +73,7 @@ class EvalOptions:
         str,
         typer.Option(
             help="Methods to compare. A method's own settings follow a colon: "
-            "`vidcom2,vidcom2:compression_scoring=released,random`."
+            "`random,vidcom2:compression_scoring=released`."
         ),
     ] = "vidcom2,random"
     ratios: Annotated[str, typer.Option(help="Retention ratios to compare.")] = "0.5,0.25,0.15,0.1"
@@ -154,8 +155,14 @@ def eval_command(options: EvalOptions) -> None:
         model, candidates = options.check()
         arguments = options.arguments(model)
         announce_demo(options.model)
-        with locked_folder(options.folder, arguments) as file:
-            rows, results = _evaluated(options, model, questions, candidates, arguments, file)
+        try:
+            with locked_folder(options.folder, arguments) as file:
+                rows, results = _evaluated(options, model, questions, candidates, arguments, file)
+        except KeyboardInterrupt:
+            print_line(
+                f"Stopped. The answers so far are in {escape(str(options.folder))}. The same command continues there."
+            )
+            raise typer.Exit(INTERRUPTED) from None
     print_table(table(results))
     errors = [row for row in rows if "error" in row]
     if errors:

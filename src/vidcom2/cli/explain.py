@@ -14,7 +14,7 @@ from ..errors import OptionError, written_to
 from ..explaining.drawing_file import check_drawing
 from ..placement import Placement
 from ..toys import shown_with
-from .console import err, one_line_errors, out, takes_fields, takes_placement, takes_settings
+from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, VideoOption, announce_demo, load_with_video, print_lost
 
 MOST_COMPARED = 4
@@ -64,7 +64,7 @@ def explain_command(options: ExplainOptions) -> None:
         from ..explaining.explanation import compare
 
         name = clip_name(options.video or shown_with(options.model)[0].path)
-        with err.status("Encoding and drawing ..."), written_to(output):
+        with status("Encoding and drawing ..."), written_to(output):
             figure = Figure(compare(checkpoint, frames, [{}, *others], name))
             figure.save(output)
         announce_demo(options.model, options.video)

@@ -14,7 +14,7 @@ from ..finding_checkpoints import resolve
 from ..placement import Placement
 from ..records.jsonl import json_object
 from ..toys import shown_with, toy_of
-from .console import err, out, progress_bar
+from .console import err, out, progress_bar, status
 
 if TYPE_CHECKING:
     from ..answering.watched import Watched
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        help="Checkpoint: a Hub id such as `llava-hf/llava-onevision-qwen2-0.5b-ov-hf`, or a folder. Stock checkpoints "
-        "work as they are. Without this option, a toy that comes with vidcom2 answers, a LLaVA-OneVision that knows "
-        "the videos of its benchmark and nothing else; `toy:qwen3_vl` is another.",
+        help="Checkpoint: a Hub id, `org/name`, or a folder. Stock checkpoints work as they are. Without this option, "
+        "a toy that comes with vidcom2 answers, a LLaVA-OneVision that knows the videos of its benchmark and nothing "
+        "else; `toy:qwen3_vl` is another.",
         show_default=False,
     ),
 ]
@@ -61,11 +61,15 @@ def template_arguments(text: str | None) -> dict[str, Any]:
 def import_libraries(placement: Placement) -> None:
     """Import PyTorch, check the device, and then import Transformers, which takes longest. Raises what `device_of`
     raises."""
-    with err.status("Importing PyTorch ..."):
+    with status("Importing PyTorch ..."):
         from ..devices import device_of
     device_of(placement)
-    with err.status("Importing Transformers ..."):
+    with status("Importing Transformers ..."):
+        from transformers.utils.logging import disable_progress_bar
+
         from ..checkpoints import load_resolved  # noqa: F401  (imported for the libraries that it imports)
+    if not err.is_terminal:
+        disable_progress_bar()
 
 
 def load_with_video(
@@ -80,7 +84,7 @@ def load_with_video(
 
     With `scale_while_reading` the model is loaded first, because its processor says how large the frames should be.
     """
-    check_given("--video", video, "for the bundled clip")
+    check_given("video", video, "for the bundled clip")
     resolved = resolve(model, placement, settings)
     shown = video or str(shown_with(model)[0].path)
     check_video_file(shown)
@@ -131,7 +135,7 @@ def watched_video(
     from ..records.fingerprints import video_stamp
 
     stamp = video_stamp(video)
-    with err.status("Encoding the video ..."):
+    with status("Encoding the video ..."):
         return watch_frames(checkpoint, frames, {}, None if video is None or stamp is None else (video, stamp))
 
 
@@ -140,8 +144,12 @@ def is_watched(video: str) -> bool:
     return Path(video).suffix == ".watched"
 
 
-def announce_demo(model: str | None, video: str | None = "") -> None:
-    """Say that the toy answers, and what it knows, or that the clip of vidcom2 is shown, where no other was named."""
+def announce_demo(model: str | None, video: str | None = "", name_one: str = "pass `--video`") -> None:
+    """Say that the toy answers, and what it knows, or that the clip of vidcom2 is shown, where no other was named.
+
+    Args:
+        name_one: how to name another video.
+    """
     lines, toy = [], toy_of(model)
     if toy is not None:
         lines.append(
@@ -150,7 +158,7 @@ def announce_demo(model: str | None, video: str | None = "") -> None:
             "video its answer means nothing. For a real model, pass its name on the Hub as `--model`."
         )
     if video is None:
-        lines.append("The video is the clip that comes with vidcom2. For another, pass `--video`.")
+        lines.append(f"The video is the clip that comes with vidcom2. For another, {name_one}.")
     if lines:
         out.print(Panel("\n".join(lines), title="Demo", border_style="yellow", expand=False, width=min(100, out.width)))
 

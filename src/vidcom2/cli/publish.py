@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..finding_checkpoints import check_hub_id
 from ..hub_upload.publish_options import PublishOptions
-from .console import err, one_line_errors, out, takes_fields, takes_settings
+from .console import err, one_line_errors, out, status, takes_fields, takes_settings
 
 if TYPE_CHECKING:
     from ..hub_upload.publishing import Operation, Remote
@@ -29,23 +29,21 @@ def publish_command(options: PublishOptions) -> None:
     """
     with one_line_errors():
         options.check()
-        with err.status("Importing Transformers ..."):
+        with status("Importing Transformers ..."):
             from huggingface_hub import HfApi
 
             from ..hub_upload.publish_repo import prepare
             from ..hub_upload.publishing import publish
             from ..hub_upload.verification import failures
         api = HfApi()
-        with tempfile.TemporaryDirectory() as scratch, err.status("") as status:
-
-            def report(what: str | None) -> None:
-                status.stop()
-                if what is not None:
-                    status.update(f"{escape(what)} ...")
-                    status.start()
-
-            prepared = prepare(api, options, options.folder or Path(scratch, "repo"), report)
-            status.stop()
+        with tempfile.TemporaryDirectory() as scratch:
+            with status("Preparing ...") as report:
+                prepared = prepare(
+                    api,
+                    options,
+                    options.folder or Path(scratch, "repo"),
+                    lambda what: report(None if what is None else f"{what} ..."),
+                )
             for note in prepared.notes:
                 _print(f"[yellow]Note:[/] {escape(note)}", err)
             if prepared.checks:
@@ -78,14 +76,14 @@ def verify_command(
     with one_line_errors():
         if "/" not in repo and not Path(repo).exists():
             check_hub_id(repo)
-        with err.status("Importing PyTorch ..."):
+        with status("Importing PyTorch ..."):
             from ..devices import torch_device
 
             where = str(torch_device(device))
-        with err.status("Importing Transformers ..."):
+        with status("Importing Transformers ..."):
             from ..hub_upload.verification import failures, verify
-        with err.status(f"Verifying {escape(repo)} in a fresh process ...") as status:
-            checks = verify(repo, revision, where, lambda check: status.update(f"Verified: {escape(check.name)} ..."))
+        with status(f"Verifying {repo} in a fresh process ...") as report:
+            checks = verify(repo, revision, where, lambda check: report(f"Verified: {check.name} ..."))
         _print_checks(checks, repo)
         if failures(checks):
             raise typer.Exit(1)

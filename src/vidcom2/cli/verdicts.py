@@ -57,16 +57,17 @@ def verdict_of_eval(results: Sequence[Mapping[str, Any]]) -> str | None:
     if whole["accuracy"] is None:
         measure, what = "agreement", "answers as with all tokens"
     best: dict[float, Mapping[str, Any]] = {}
-    for each in others:
+    for each in (result for result in others if result[measure]):  # nobody is best with nothing right
         ratio = each["retention_ratio"]
         if ratio not in best or each[measure] > best[ratio][measure]:
             best[ratio] = each
-    if not best:
+    if not others:
         return None
     ratios = sorted(best, reverse=True)
     parts = [f"{best[each]['method']} at {percent(each)} with {_points(best[each][measure])}" for each in ratios]
     of_all = f"; all tokens have {_points(whole['accuracy'])}" if measure == "accuracy" else ""
-    return f"Most {what}: {', '.join(parts)}{of_all}{_caution(whole['questions'])}"
+    found = f"Most {what}: {', '.join(parts)}" if parts else f"No {what} by any method at any ratio"
+    return f"{found}{of_all}{_caution(whole['questions'])}"
 
 
 def _caution(num_questions: int) -> str:

@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from rich.markup import escape
 
 from ..placement import Placement
-from .console import err, one_line_errors, out, takes_fields, takes_placement, takes_settings
+from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, announce_demo, print_lost, watched_video
 
 
@@ -46,9 +46,9 @@ def watch_command(options: WatchOptions) -> None:
     """
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         watched = watched_video(options.model, options.video, options.num_frames, options.placement, options.settings)
-        with err.status("Writing ..."):
+        with status("Writing ..."):
             watched.save(options.output, options.prefill)
-        announce_demo(options.model, options.video)
+        announce_demo(options.model, options.video, "name its file: `vidcom2 watch FILE`")
         print_lost(0 if watched.video is None else watched.video.lost)
         compression = watched.features.video_compressions[0]
         size = decimal(options.output.stat().st_size)

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from mimetypes import guess_type
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +13,7 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.stream import Disposition
 
-from ..checks import local_path
+from ..checks import local_path, no_video_file
 
 # Called with the name of the current step, how much of it is done, and how much there is, if known.
 Progress = Callable[[str, float, float | None], None]
@@ -30,7 +31,9 @@ def local_file(source: str, progress: Progress) -> Iterator[str]:
     local = local_path(source)
     if local is not None:
         if not Path(local).is_file():
-            raise VideoError(f"there is no video file {source!r}. Pass a path or an http(s) URL.")
+            raise VideoError(no_video_file(source, local))
+        if Path(local).stat().st_size == 0:
+            raise VideoError(f"the file {source!r} is empty: it has 0 bytes. Download or copy it again.")
         yield local
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -47,6 +50,14 @@ def local_file(source: str, progress: Progress) -> Iterator[str]:
         yield str(path)
 
 
+def unreadable(source: str, error: FFmpegError) -> VideoError:
+    """Return the error for a file that FFmpeg cannot read."""
+    return VideoError(
+        f"cannot read the video {source!r}: {error.strerror}. Is it a video file, and complete? Download or convert it "
+        "again."
+    )
+
+
 def opened(path: str) -> InputContainer:
     """Open a video file."""
     return av.open(path, metadata_errors="ignore")  # a title in another encoding is no reason to fail
@@ -57,6 +68,13 @@ def video_stream(container: InputContainer, source: str) -> av.VideoStream:
     stream = container.streams.best("video")
     if stream is None or stream.disposition & Disposition.attached_pic:
         raise VideoError(f"{source!r} holds no video stream, only {[s.type for s in container.streams]}.")
+    kind = guess_type(source)[0] or ""
+    if kind.startswith("video/") and container.format.name.endswith(("_pipe", "image2")):
+        picture = stream.codec_context.name if stream.codec_context else "unknown"
+        raise VideoError(
+            f"{source!r} is named like a video, but is a picture of the format {picture!r}. Pass the video, or pass "
+            "pictures as a list of their paths, with `fps`."
+        )
     if stream.codec_context is None:
         raise VideoError(f"the video {source!r} is in a format that FFmpeg {av.ffmpeg_version_info} cannot decode.")
     if stream.codec_context.name == "webp" and _is_animated_webp(container.name):

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from ..checks import local_path
+from ..configuration.compression_settings import brief
 from .file import VideoError, local_file
 
 CLOCK = 1_000_000  # ticks per second of times that come without the frame rate of their file
@@ -62,9 +63,10 @@ def on_a_clock(
         VideoError: if neither `fps` nor `times` is given, or if a value is impossible.
     """
     if fps is None and times is None:
+        example = [i / 2 for i in range(num_frames)] if num_frames <= 8 else f"[i / 2 for i in range({num_frames})]"
         raise VideoError(
-            "Nothing says when the frames are shown, and video LLMs need to know it. Pass `fps`, the frames per "
-            "second, or `times`, the seconds at which each frame is shown."
+            "Nothing says when the frames are shown, and video LLMs need to know it. Pass `fps`, how many of them a "
+            f"second has, such as `fps=2`, or the second at which each is shown, such as `times={example}`."
         )
     rate = CLOCK if fps is None else _positive("fps", fps)
     if times is None:
@@ -74,7 +76,7 @@ def on_a_clock(
         indices = np.rint(seconds * rate).astype(np.int64)
         if fps is not None and np.abs(indices - seconds * rate).max() > OFF_THE_CLOCK:
             raise VideoError(
-                f"`times` are not those of frames at `fps={fps!r}`: {_worst(seconds, rate)} s is between two frames. "
+                f"`times` are not those of frames at `fps={fps}`: {_worst(seconds, rate)} s is between two frames. "
                 "Leave `fps` out, or pass the frame rate of the file."
             )
         if (np.diff(indices) < 1).any():
@@ -131,7 +133,8 @@ def _as_array(frames: Any) -> np.ndarray:
 
 def _channels_last(array: np.ndarray) -> np.ndarray:
     if array.ndim != 4 or 0 in array.shape:
-        raise VideoError(f"`frames` is of shape {array.shape}. {FORMS}")
+        one = " Is it a batch? Then pass one video of it: `frames[0]`." if array.ndim == 5 else ""
+        raise VideoError(f"`frames` is of shape {array.shape}.{one} {FORMS}")
     first, last = array.shape[1] == 3, array.shape[3] == 3
     if first == last:
         reason = "either axis could be the colours" if first else "no axis has the three colours"
@@ -159,7 +162,7 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
 
 def _positive(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
-        raise VideoError(f"`{name}` is {value!r}, but must be a finite number above 0.")
+        raise VideoError(f"`{name}` is {brief(value)}, but must be a finite number above 0.")
     return float(value)
 
 
@@ -170,7 +173,9 @@ def _checked_times(times: Any, num_frames: int) -> np.ndarray:
     except (TypeError, ValueError):
         seconds = np.array(math.nan)
     if seconds.ndim != 1 or not np.isfinite(seconds).all() or (seconds < 0).any() or (np.diff(seconds) <= 0).any():
-        raise VideoError(f"`times` is {times!r}, but must hold the seconds of each frame, ascending, none below 0.")
+        raise VideoError(
+            f"`times` is {brief(times)}, but must hold the seconds of each frame, ascending, none below 0."
+        )
     if len(seconds) != num_frames:
         raise VideoError(f"`times` holds {len(seconds)} seconds, but there are {num_frames} frames. Pass one for each.")
     return seconds

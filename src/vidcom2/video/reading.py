@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from mimetypes import guess_type
 from os import PathLike, fspath
 from typing import Any, TypeAlias, cast
 
@@ -12,8 +13,9 @@ from av.error import FFmpegError
 from PIL import Image
 
 from ..checks import local_path, whole_number
+from ..configuration.compression_settings import brief
 from .decoding import FrameSize, decode_in_order, decode_sought
-from .file import Progress, VideoError, local_file, opened, video_stream
+from .file import Progress, VideoError, local_file, opened, unreadable, video_stream
 from .frames import Frames, is_list_of_pictures, on_a_clock, rgb_frames
 from .timeline import doubtful_gap, look_through, spread_over_time
 
@@ -106,7 +108,7 @@ class Video:
 
 def read_video(
     source: str | PathLike[str] | Sequence[str | PathLike[str]],
-    num_frames: int,
+    num_frames: int = 32,
     progress: Progress = lambda *_: None,
     *,
     size: tuple[int, int] | SizeOfFrames | None = None,
@@ -138,7 +140,7 @@ def read_video(
         return _read_pictures(cast("Sequence[str | PathLike[str]]", source), num_frames, size, fps, times)
     if not isinstance(source, str | PathLike):
         raise VideoError(
-            f"`source` is {source!r}, but must be a path or an http(s) URL, or a list of the paths of pictures."
+            f"`source` is {brief(source)}, but must be a path or an http(s) URL, or a list of the paths of pictures."
         )
     for name, value in (("fps", fps), ("times", times)):
         if value is not None:
@@ -160,7 +162,7 @@ def read_video(
             if not decoded.reached_end:  # threads that decode ahead lose the frames around damage at the end
                 decoded = decode_in_order(path, source, timeline, wanted, of_frame, "SLICE", progress)
         except FFmpegError as error:
-            raise VideoError(f"cannot read the video {source!r}: {error}. Is it a video file?") from error
+            raise unreadable(source, error) from error
     if not decoded.frames:
         raise VideoError(
             f"cannot read the video {source!r}: none of its {len(timeline.stamps)} frames decodes "
@@ -193,6 +195,12 @@ def _read_pictures(
     times: Sequence[float] | None,
 ) -> Video:
     """Read those of the pictures that are evenly spaced in time."""
+    videos = [fspath(path) for path in paths if (guess_type(fspath(path))[0] or "").startswith("video/")]
+    if videos:
+        raise VideoError(
+            f"a list of paths means the pictures of one video, but {videos[0]!r} is named like a video. Pass the path "
+            "of one video alone; `vidcom2.answer_many` asks about several."
+        )
     indices, rate, total = on_a_clock(len(paths), fps, times, None)
     wanted = spread_over_time(indices - indices[0], num_frames)
     frames = rgb_frames([paths[i] for i in wanted])
@@ -218,7 +226,7 @@ def check_video(source: str) -> None:
             with opened(path) as container:
                 video_stream(container, source)
         except FFmpegError as error:
-            raise VideoError(f"cannot read the video {source!r}: {error}. Is it a video file?") from error
+            raise unreadable(source, error) from error
 
 
 def _of_each_frame(size: tuple[int, int] | SizeOfFrames | None, num_frames: int) -> FrameSize | None:
@@ -238,6 +246,6 @@ def _checked(size: tuple[int, int] | None) -> tuple[int, int] | None:
         height, width = (whole_number("size", side) for side in size)
     except (TypeError, ValueError):
         raise VideoError(
-            f"`size` is {size!r}, but must be height and width in pixels, such as (384, 672), or None."
+            f"`size` is {brief(size)}, but must be height and width in pixels, such as (384, 672), or None."
         ) from None
     return height, width

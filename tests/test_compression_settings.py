@@ -81,7 +81,7 @@ READ_BY = {"vision_tolerance": {"vision_method": "skip_repeated"}}
 def assert_says_what_is_accepted(error: pytest.ExceptionInfo[ValueError], name: str, value: Any) -> None:
     message = str(error.value)
     assert f"`{name}`" in message
-    assert repr(value) in message
+    assert repr(value)[:100] in message  # a longer one is cut
     for accepted_text in REFUSED[name][1]:
         assert accepted_text in message
     assert repr(DEFAULTS[name]) in message

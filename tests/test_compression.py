@@ -369,7 +369,9 @@ def test_every_float_dtype_is_scored_in_float32(scoring: str, dtype: torch.dtype
     assert_same(got, compress(tokens.float(), compression_scoring=scoring))
 
 
-@pytest.mark.parametrize("context", [torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16)], ids=str)
+@pytest.mark.parametrize(
+    "context", [torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16)], ids=["inference", "autocast"]
+)
 @pytest.mark.parametrize("scoring", SCORINGS)
 def test_inference_mode_and_autocast_change_no_score(scoring: str, context: Any) -> None:
     """Autocast runs matrix products in half precision. Mixed-precision training would then choose other tokens."""

@@ -11,6 +11,7 @@ import torch
 
 import vidcom2
 from vidcom2 import (
+    Answer,
     CompressionSettings,
     LlavaVideoProcessor,
     VidCom2Qwen2_5_VLConfig,
@@ -21,7 +22,6 @@ from vidcom2 import (
     register_compression_method,
 )
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration as OneVision
-from vidcom2.answering.ask import Answer
 
 tokens = torch.rand(8, 49, 64)
 model = OneVision.from_pretrained("checkpoint", retention_ratio=0.25)
@@ -40,6 +40,7 @@ assert_type(vidcom2.Video.from_frames(tokens, fps=2), vidcom2.Video)
 assert_type(vidcom2.ask("clip.mp4", "What happens?"), Answer)
 assert_type(vidcom2.ask("clip.mp4", ["What happens?", "Who is it?"]), list[Answer])
 assert_type(vidcom2.ask("clip.mp4", [{"role": "user", "content": "What happens?"}]), Answer)
+assert_type(vidcom2.watch("clip.mp4", model).ask("What happens?"), Answer)
 assert_type(vidcom2.apply(model, retention_ratio=0.15), OneVision)
 assert_type(model, OneVision)
 assert_type(model.to("cuda").eval(), OneVision)

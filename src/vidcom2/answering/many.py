@@ -35,14 +35,12 @@ from .arguments import (
 from .background import Background
 from .frame_size import size_of_frames
 from .generation import check_encoded_alike, compress, encode, generate, joined
+from .prepared_video import PreparedVideo, prepare_video
 from .prompting import (
     check_prompt,
     check_template_arguments,
-    check_vocabulary,
     padded,
-    prepare_inputs,
     video_arguments,
-    without_pixels,
 )
 from .requests import HowToAnswer, VideoRequest, request_of
 
@@ -180,10 +178,12 @@ class Prepared:
     Attributes:
         prompts: what the engine takes for each request that can be asked.
         video: what it takes for their video, if that is not part of the prompts.
+        written: how the video stands in a prompt, for an engine that prepares it once.
     """
 
     prompts: list[Any] = field(default_factory=list)
     video: dict[str, Any] = field(default_factory=dict)
+    written: PreparedVideo | None = None
     lost_frames: int = 0
     refused: list[AnsweredRequest] = field(default_factory=list)
 
@@ -357,14 +357,12 @@ class TransformersEngine(Engine):
         if not hasattr(self._of_thread, "processor"):  # threads cannot use a tokenizer at the same time
             self._of_thread.processor = copy.deepcopy(self.processor)
         processor = self._of_thread.processor
-        inputs = prepare_inputs(processor, request.prompt, video, template_arguments=template_arguments)
-        check_vocabulary(self.model, inputs["input_ids"])
-        if not group.video:
-            described = video_arguments(self.model, inputs)
+        if group.written is None:
+            group.written, inputs = prepare_video(processor, video)
+            group.video = video_arguments(self.model, inputs)
             # This halves the memory for a model in half precision. Other inputs must not be rounded.
-            described["pixel_values_videos"] = described["pixel_values_videos"].to(self.model.dtype)
-            group.video = described
-        return request, without_pixels(inputs)
+            group.video["pixel_values_videos"] = group.video["pixel_values_videos"].to(self.model.dtype)
+        return request, group.written.prompt(processor, self.model, request.prompt, template_arguments, device="cpu")
 
     def _answered(self, take: Callable[[bool], Prepared | None]) -> Iterator[AnsweredRequest]:
         held: list[_Prompt] = []

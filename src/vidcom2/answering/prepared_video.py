@@ -62,8 +62,12 @@ class PreparedVideo:
         model: PreTrainedModel,
         prompt: Prompt,
         template_arguments: Mapping[str, Any] | None = None,
+        device: torch.device | str | None = None,
     ) -> dict[str, Any]:
         """Return what `prepare_inputs` returns for a question about this video, without pixels.
+
+        Args:
+            device: where they go; by default, to the model's.
 
         Raises:
             OptionError: on what `prompt_text` refuses, and if the chat template writes the video in another way than
@@ -81,13 +85,16 @@ class PreparedVideo:
         check_vocabulary(model, inputs["input_ids"])
         if self.types_tokens:
             inputs["mm_token_type_ids"] = cast(Any, model).model.kinds(inputs["input_ids"]).clamp(min=0).long()
-        return dict(BatchFeature(inputs | self.inputs).to(model.device))
+        return dict(BatchFeature(inputs | self.inputs).to(model.device if device is None else device))
 
 
 def prepare_video(
-    processor: ProcessorMixin, video: Video, model: PreTrainedModel
+    processor: ProcessorMixin, video: Video, model: PreTrainedModel | None = None
 ) -> tuple[PreparedVideo, BatchFeature]:
-    """Let a processor prepare a video for a model, once.
+    """Let a processor prepare a video, once.
+
+    Args:
+        model: as in `prepare_inputs`.
 
     Returns:
         The video for any number of questions. And the inputs with its pixels, for `encode`.

@@ -211,11 +211,6 @@ def video_arguments(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[s
     return {name: inputs[name] for name in names if name in inputs}
 
 
-def without_pixels(inputs: BatchFeature) -> dict[str, Any]:
-    """Return the inputs that a prompt needs once its videos are encoded."""
-    return {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
-
-
 def padded(prompts: Sequence[dict[str, Tensor]], tokenizer: Any) -> dict[str, Tensor]:
     """Join prompts of one question each into a batch, padded on the left."""
     length = max(prompt["input_ids"].shape[1] for prompt in prompts)

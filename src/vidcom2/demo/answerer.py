@@ -21,7 +21,8 @@ from transformers import BatchFeature, StoppingCriteria, TextStreamer
 from ..answering.chats import Prompt
 from ..answering.comparison import BASELINE, Measured, measured_of, steady_threads, timed_answer
 from ..answering.generation import EncodedVideos, compress, encode
-from ..answering.prompting import check_prompt, prepare_inputs, video_arguments, without_pixels
+from ..answering.prepared_video import PreparedVideo, prepare_video
+from ..answering.prompting import check_prompt, video_arguments
 from ..answering.stopwatch import Stopwatch
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
@@ -44,14 +45,15 @@ class EncodedClip:
     """A video that was read and encoded. Its features are kept on the CPU, and its frames as small pictures.
 
     Attributes:
-        video: the video with black frames of the same size. Once a video is encoded, the processor needs only their
-            size, and an array of zeros takes no memory. VideoLLaMA3's needs the frames themselves.
+        video: the video with black frames of the same size, which take no memory. What it shows is encoded.
+        written: how it stands in a prompt.
         encoded: the video's features, for each side.
         encoder_seconds: how long the vision tower took, for each side.
         whole: which tokens are kept with the model's own settings. It also holds the pictures of the frames.
     """
 
     video: Video
+    written: PreparedVideo
     encoded: Mapping[Side, EncodedVideos]
     encoder_seconds: Mapping[Side, float]
     whole: Explanation
@@ -150,7 +152,7 @@ class Answerer:
     def _read_and_encode(self, path: str, num_frames: int) -> EncodedClip:
         video = read_video(path, num_frames)
         with self._processor_lock:
-            inputs = prepare_inputs(self.checkpoint.processor, "", video)
+            written, inputs = prepare_video(self.checkpoint.processor, video)
         of_sides = {"few": self.settings({}), "all": self.settings(BASELINE)}
         # The sides may share one encoding.
         of_towers = {_of_tower(settings): settings for settings in of_sides.values()}
@@ -160,9 +162,8 @@ class Answerer:
             videos[side], seconds[side] = encoded[_of_tower(settings)]
         compression = compress(self.model, videos["few"], of_sides["few"]).video_compressions[0]
         whole = explanation_of(self.checkpoint, video, of_sides["few"], compression, pixels=PICTURE_PIXELS)
-        if "video_compression_mask" not in inputs:  # VideoLLaMA3's prompts depend on what the frames show
-            video = replace(video, frames=np.zeros(video.frames.shape, np.uint8))  # black, which takes no memory yet
-        return EncodedClip(video, videos, seconds, whole)
+        black = np.zeros(video.frames.shape, np.uint8)  # which takes no memory until it is read
+        return EncodedClip(replace(video, frames=black), written, videos, seconds, whole)
 
     def _encoded(
         self, inputs: dict[str, Any], settings: Sequence[CompressionSettings]
@@ -216,9 +217,9 @@ class Answerer:
         for side in SIDES:
             with self._processor_lock:
                 before = () if earlier is None else earlier[side]
-                inputs = prepare_inputs(self.checkpoint.processor, _chat(before, question), clip.video)
+                inputs = clip.written.prompt(self.checkpoint.processor, self.model, _chat(before, question), device=CPU)
             settings = self.settings(overrides if side == "few" else BASELINE)
-            prompts.append(_Prompt(side, without_pixels(inputs), clip.encoded[side], settings, max_new_tokens))
+            prompts.append(_Prompt(side, inputs, clip.encoded[side], settings, max_new_tokens))
         yield from self._answer(prompts)
 
     def _streamed(self, prompts: Sequence[_Prompt]) -> Iterator[Update]:

@@ -10,7 +10,8 @@ from torch import Tensor
 from ..answering.candidates import AllTokens, Candidate
 from ..answering.generation import Batch, EncodedVideos, compress, encode, generate, joined
 from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT, THOUGHT_MARKS
-from ..answering.prompting import padded, prepare_inputs, without_pixels
+from ..answering.prepared_video import PreparedVideo, prepare_video
+from ..answering.prompting import padded
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
@@ -84,7 +85,7 @@ class ShownFrames:
         self.template_arguments = template_arguments
         self.checkpoint, self.num_frames, self.read = checkpoint, num_frames, read
         self.candidates = candidates  # all tokens come first, since the others agree with them
-        self.held: tuple[str, Video | ValueError, EncodedVideos | None] | None = None
+        self.held: tuple[str, tuple[PreparedVideo, EncodedVideos] | ValueError] | None = None
 
     def prepared(self, question: Question) -> PreparedQuestion:
         """Return a question with its inputs and its encoded video.
@@ -94,19 +95,21 @@ class ShownFrames:
         """
         if self.held is None or self.held[0] != question.video:
             try:
-                self.held = question.video, self.read(question.video, self.num_frames), None
+                self.held = question.video, self._encoded(question.video)
             except ValueError as error:
-                self.held = question.video, error, None
-        _, video, encoded = self.held
-        if isinstance(video, ValueError):
-            raise video
+                self.held = question.video, error
+        held = self.held[1]
+        if isinstance(held, ValueError):
+            raise held
+        written, encoded = held
+        of = self.checkpoint
+        inputs = written.prompt(of.processor, of.model, question.prompt, self.template_arguments)
+        return PreparedQuestion(question, inputs, encoded)
+
+    def _encoded(self, video: str) -> tuple[PreparedVideo, EncodedVideos]:
         model = self.checkpoint.model
-        processor, of_template = self.checkpoint.processor, self.template_arguments
-        inputs = prepare_inputs(processor, question.prompt, video, model, template_arguments=of_template)
-        if encoded is None:
-            encoded = encode(model, inputs, model.config.compression_settings())
-            self.held = question.video, video, encoded
-        return PreparedQuestion(question, without_pixels(inputs), encoded)
+        written, inputs = prepare_video(self.checkpoint.processor, self.read(video, self.num_frames), model)
+        return written, encode(model, inputs, model.config.compression_settings())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_eval_says_when_it_is_stopped_that_the_same_command_continues(
     def stopped(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vidcom2.evaluation.evaluate.evaluate_locked", stopped)
+    monkeypatch.setattr("vidcom2.evaluation.evaluate.evaluate", stopped)
     (tmp_path / "q.jsonl").write_text(json.dumps({"video": str(TOY.clips[0].path), "question": "What?"}))
     code, shown, _ = vidcom2("eval", "--data", tmp_path / "q.jsonl", "-o", tmp_path / "out")
     assert code == 130 and "The same command continues" in shown

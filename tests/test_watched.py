@@ -94,6 +94,7 @@ def test_a_tuned_language_model_keeps_the_features_and_not_the_cache(
 ) -> None:
     watch(family, video).save(tmp_path / "features.watched")
     watch(family, video).save(tmp_path / "cache.watched", prefill=True)
+    family.model.save_pretrained(tmp_path / "saved")  # which notes its code in the config
     tuned = family.load(retention_ratio=RETENTION_RATIO)
     with torch.no_grad():
         tuned.get_output_embeddings().weight[-1, -1] += 0.1

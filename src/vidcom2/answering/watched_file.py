@@ -10,8 +10,8 @@ be the same, so a language model that was tuned since can still use them. For a 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -245,28 +245,32 @@ def encoder_identity(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what the features of a video depend on beside the settings: all weights but the language model's, their
     config, and the processor of videos."""
     inner: Any = checkpoint.model.model
-    of_all = PreTrainedConfig().to_dict()
-    ignored = {*of_all, *SETTING_NAMES, "text_config", "audio_config"}
-    config = {name: value for name, value in inner.config.to_dict().items() if name not in ignored}
     processor: Any = checkpoint.processor
     return {
         "weights": _weights(inner, lambda name: not name.startswith("language_model.")),
-        "config": _of_json(config),
+        "config": _of_json(_declared(inner.config, without=("text_config",))),
         "processor": _of_json(processor.video_processor.to_dict()),
     }
 
 
 def model_identity(model: Any) -> dict[str, Any]:
     """Return what a KV cache depends on beside the features."""
-    config = {name: value for name, value in model.config.to_dict().items() if name not in SETTING_NAMES}
-    for name in ("transformers_version", "_name_or_path"):
-        config.pop(name, None)
     return {
         "weights": _weights(model, lambda name: True),
-        "config": _of_json(config),
+        "config": _of_json(_declared(model.config)),
         "attn_implementation": model.config._attn_implementation,
         "transformers": ".".join(transformers.__version__.split(".")[:2]),
     }
+
+
+def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fields that a config's own class declares. Others say nothing about the model: where it was loaded
+    from, with which code it was saved, and our settings, which the video has of its own."""
+    ignored = {*(each.name for each in fields(PreTrainedConfig)), *SETTING_NAMES, *without}
+    names = {each.name for each in fields(config)} - ignored
+    own = {name: value for name, value in config.to_dict().items() if name in names}
+    inner = {name: getattr(config, name) for name, value in own.items() if isinstance(value, dict)}
+    return own | {name: _declared(each) for name, each in inner.items() if isinstance(each, PreTrainedConfig)}
 
 
 def _check_same(path: Path, what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -23,8 +23,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 BY_BUDGETS = "budgets"  # the sum of `frame_budgets`, which follows `compression_rounding`
 BY_SIZES = "sizes"  # R·T·M, rounded, but at least one, or one for each frame, or a whole frame
 
-LONGEST_REPR = 100  # how many characters of a caller's value a message shows
-
 # Settings that only some methods of a kind read. All others are for every method to read.
 OF_SOME_COMPRESSION_METHODS = (
     "compression_scoring",
@@ -162,8 +160,9 @@ def function_of(setting: str, name: str) -> Any:
     if method.file is not None and method.function is None:
         held = " and ".join(repr(each.name) for each in TABLES[setting].values() if each.file is None or each.function)
         raise ValueError(
-            f"`{setting}` is {name!r}, but this repo holds only {held}. Install the package `vidcom2` from a checkout "
-            f"(`pip install .`) and load the model with `vidcom2.load`, or publish the repo with `--methods {name}`."
+            f"`{setting}` is {name!r}, but this repo holds only {held}. Install the package `vidcom2` "
+            f"(`pip install -e .` in a checkout) and load the model with `vidcom2.load`, or publish the repo with "
+            f"`--methods {name}`."
         )
     return method.function
 
@@ -171,12 +170,6 @@ def function_of(setting: str, name: str) -> Any:
 # ---------------------------------------------------------------------------------------------------------------------
 # The settings
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def brief(value: Any) -> str:
-    """Return a caller's value for a message: its repr, of which a long one is cut, as that of the bytes of a video."""
-    text = repr(value)
-    return text if len(text) <= LONGEST_REPR else f"{text[:LONGEST_REPR]}... ({len(text):,} characters)"
 
 
 def ratio_meant(value: Any) -> str:
@@ -406,7 +399,7 @@ def checked_setting(name: str, value: Any) -> Any:
         accepted = metadata["accepted"]
         accepted = accepted() if callable(accepted) else accepted
         raise ValueError(
-            f"`{name}` is {brief(value)}, but must be {accepted}. The default is {_FIELDS[name].default!r}."
+            f"`{name}` is {value!r:.100}, but must be {accepted}. The default is {_FIELDS[name].default!r}."
             f"{ratio_meant(value) if name == 'retention_ratio' else ''}"
         ) from None
 

@@ -1,7 +1,7 @@
 """VidCom² in lmms-eval: what its model class answers and refuses, its results on a card, and a whole run.
 
 Without lmms-eval, stand-ins replace what the model class imports from it. The whole run needs the real one:
-`pip install "vidcom2[lmms,test]"`, then `pytest -m slow tests/test_lmms_eval.py`.
+`pip install -e ".[lmms,test]"`, then `pytest -m slow tests/test_lmms_eval.py`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from vidcom2.records.fingerprints import digest, model_files
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "tests" / "data" / "lmms_eval_results.json"  # of a real run, without its machine's paths
 NEEDS_LMMS_EVAL = pytest.mark.skipif(
-    find_spec("lmms_eval") is None, reason='lmms-eval is not installed: pip install "vidcom2[lmms]"'
+    find_spec("lmms_eval") is None, reason='lmms-eval is not installed: pip install -e ".[lmms]"'
 )
 
 

@@ -15,10 +15,9 @@ from .configuration.compression_settings import (
     COMPRESSION_METHODS,
     SETTING_NAMES,
     CompressionSettings,
-    brief,
     checked_setting,
 )
-from .errors import OptionError, did_you_mean
+from .errors import OptionError, brief, did_you_mean
 from .families import FAMILIES
 
 # Settings that only some families have, in addition to `CompressionSettings`, with the values they accept.

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 OLDEST_TRANSFORMERS, FIRST_TOO_NEW = (5, 19), (6,)  # as pyproject.toml says
-
-
+LONGEST_REPR = 100  # how many characters of a caller's value a message shows
 ALIKE = 0.8  # a name this close to a known one is probably a misspelling, and not the user's own
 
 
@@ -66,6 +66,17 @@ def transformers_problem() -> str | None:
         return None
     how = "old" if numbers < OLDEST_TRANSFORMERS else "new"
     return f'Transformers {version} is too {how} for this vidcom2. Run: pip install "{supported}"'
+
+
+def brief(value: Any) -> str:
+    """Return a caller's value for a message: its repr, of which a long one is cut, as that of the bytes of a video."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_REPR else f"{text[:LONGEST_REPR]}... ({len(text):,} characters)"
+
+
+def how_to_install(extra: str) -> str:
+    """Return how to install the packages of an extra."""
+    return f'In a checkout of vidcom2, run: pip install -e ".[{extra}]"'
 
 
 def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:

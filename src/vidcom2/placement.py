@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from .checks import check_given
-from .configuration.compression_settings import brief
-from .errors import OptionError, did_you_mean
+from .errors import OptionError, brief, did_you_mean, how_to_install
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
@@ -94,7 +93,7 @@ class Placement:
             )
         self.check_attention_on(self.device)
         if self.attn_implementation == "flash_attention_2" and not (find_spec("flash_attn") or find_spec("kernels")):
-            raise OptionError('FlashAttention2 is not installed: pip install "vidcom2[flash-attn]", or try sdpa.')
+            raise OptionError(f"FlashAttention2 is not installed. Take sdpa. Or: {how_to_install('flash-attn')}")
 
     def check_attention_on(self, device_type: str) -> None:
         """Check that the attention runs on a device, once `"auto"` is resolved. Raises an OptionError if not."""

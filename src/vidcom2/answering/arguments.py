@@ -7,8 +7,8 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, Pro
 
 from ..checkpoints import Checkpoint, check_processor, load_resolved
 from ..checks import FAMILY_SETTINGS, check_settings, settings_hint
-from ..configuration.compression_settings import SETTING_NAMES, brief
-from ..errors import OptionError
+from ..configuration.compression_settings import SETTING_NAMES
+from ..errors import OptionError, brief
 from ..families import FAMILIES
 from ..finding_checkpoints import Resolved, resolve
 from ..modeling.hosting.in_transformers import pop_settings

@@ -9,8 +9,8 @@ from typing import Any, cast, overload
 from transformers import PreTrainedModel, ProcessorMixin
 
 from ..checks import whole_number
-from ..configuration.compression_settings import SETTING_NAMES, brief
-from ..errors import OptionError, did_you_mean
+from ..configuration.compression_settings import SETTING_NAMES
+from ..errors import OptionError, brief, did_you_mean
 from ..placement import Placement
 from ..records.fingerprints import video_stamp
 from ..video.frames import Frames, is_list_of_pictures

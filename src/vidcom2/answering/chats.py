@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from ..configuration.compression_settings import brief
-from ..errors import OptionError, did_you_mean
+from ..errors import OptionError, brief, did_you_mean
 
 Message: TypeAlias = Mapping[str, Any]
 Chat: TypeAlias = Sequence[Message]

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from ..configuration.compression_settings import brief
-from ..errors import ALIKE, CheckpointError, OptionError, did_you_mean, one_line, sentence
+from ..errors import ALIKE, CheckpointError, OptionError, brief, did_you_mean, one_line, sentence
 from ..modeling.methods.compression import VideoCompression
 from ..video.reading import Video
 from .chats import Prompt, chat_about

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from ..answering.requests import HowToAnswer, VideoRequest, read_requests, requests_of_folder
 from ..checks import check_settings
-from ..errors import OptionError, option_name
+from ..errors import OptionError, how_to_install, option_name
 from ..finding_checkpoints import Resolved, resolve
 from ..records.fingerprints import check_loaded, identity_of
 from ..records.provenance import commit, is_dirty
@@ -196,7 +196,7 @@ def check_installed(package: str, name: str, option: str = "engine") -> None:
     """Raise an OptionError if the package of an engine, which is also the name of its extra, is missing."""
     if find_spec(package) is None:
         raise OptionError(
-            f'`{option}` is {package!r}, but {name} is not installed: pip install "vidcom2[{package}]", best in an '
+            f"`{option}` is {package!r}, but {name} is not installed. {how_to_install(package)}, best in an "
             f"environment of its own. Or leave {option_name(option)} out, so that Transformers answers."
         )
 

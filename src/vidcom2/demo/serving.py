@@ -5,7 +5,7 @@ import socket
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OptionError
+from ..errors import OptionError, how_to_install
 from ..toys import ASSETS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ WITHOUT_PLAYERS_ERROR = """() => new MutationObserver(() => {
 def check_gradio() -> None:
     """Check that Gradio is installed. Raises an OptionError if it is not."""
     if find_spec("gradio") is None:
-        raise OptionError('the demo needs Gradio, which is not installed: pip install "vidcom2[demo]".')
+        raise OptionError(f"the demo needs Gradio, which is not installed. {how_to_install('demo')}")
 
 
 def check_address(host: str, port: int) -> None:

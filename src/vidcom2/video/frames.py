@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from ..checks import local_path
-from ..configuration.compression_settings import brief
+from ..errors import brief
 from .file import VideoError, local_file
 
 CLOCK = 1_000_000  # ticks per second of times that come without the frame rate of their file

@@ -13,7 +13,7 @@ from av.error import FFmpegError
 from PIL import Image
 
 from ..checks import local_path, whole_number
-from ..configuration.compression_settings import brief
+from ..errors import brief
 from .decoding import FrameSize, decode_in_order, decode_sought
 from .file import Progress, VideoError, local_file, opened, unreadable, video_stream
 from .frames import Frames, is_list_of_pictures, on_a_clock, rgb_frames

@@ -66,12 +66,8 @@ def main(
         filling, _ = seconds_of(cached.prefill)
         everything = vidcom2.watch(clip, model, **given | {"retention_ratio": 1.0})
         sizes = {}
-        for name, watched, prefill in (
-            ("features", features, False),
-            ("cache", cached, True),
-            ("all", everything, False),
-        ):
-            watched.save(Path(folder) / name, prefill=prefill)
+        for name, watched in (("features", features), ("cache", cached), ("all", everything)):
+            watched.save(Path(folder) / name, prefill=name == "cache")
             sizes[name] = (Path(folder) / name).stat().st_size
         times: dict[str, list[float]] = {"anew": [], "features": [], "cache": []}
         for number in range(questions):

@@ -305,6 +305,7 @@ def test_each_line_of_the_file_is_a_request(tmp_path: Path) -> None:
         ({"question": "Who?"}, "both `prompt` and `question`"),
         ({"video": 3}, "`video` is 3"),
         ({"video": [3]}, r"`video` is \[3\]"),
+        ({"video": [3] * 10_000}, r"`video` is \[3, 3.{0,200} \(30,000 characters\), but.{0,200}$"),
         ({"video": ["a.png"]}, "Pass `fps`"),
         ({"id": [1]}, r"`id` is \[1\]"),
         ({"max_new_tokens": 0}, "`max_new_tokens` is 0"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import local_path
-from ..errors import OptionError, did_you_mean, sentence
+from ..errors import OptionError, brief, did_you_mean, sentence
 from ..records.jsonl import json_object, numbered_lines
 from .named_choice import LETTERS, final_text, named_choice, normalised
 
@@ -152,15 +152,15 @@ def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
     if choices is None and answers is not None and len(answers) == 1:
         _check_no_lone_letter(answers[0], given["question"])
     if answers is not None and not all(map(normalised, answers)):
-        raise OptionError(f"`answer` is {given['answer']!r}, but must have more than punctuation")
+        raise OptionError(f"`answer` is {brief(given['answer'])}, but must have more than punctuation")
     if choices is not None and answers is not None:
         right = right_option(answers, choices)
         if right is None:
-            raise OptionError(f"`answer` is {given['answer']!r}, but must be one of `choices`, or its letter")
+            raise OptionError(f"`answer` is {brief(given['answer'])}, but must be one of `choices`, or its letter")
         answers = (choices[right],)
     kind = given.get("kind")
     if kind is not None and not isinstance(kind, str):
-        raise OptionError(f"`kind` is {kind!r}, but must be a text")
+        raise OptionError(f"`kind` is {brief(kind)}, but must be a text")
     if "chat_template_kwargs" in given:
         raise OptionError("`chat_template_kwargs` holds for all questions. Pass it as --chat-template-kwargs")
     video = video_from(given["video"], folder)
@@ -175,7 +175,7 @@ def _check_no_lone_letter(answer: str, question: str) -> None:
     found = re.fullmatch(r"\(?([A-Za-z])\)?\.?", answer.strip())
     if found and not re.search(rf"(?<![A-Za-z]){found[1]}(?![A-Za-z])", question, re.I):
         raise OptionError(
-            f"`answer` is {answer!r}, which reads like the letter of an option, but the question shows none. Give "
+            f"`answer` is {brief(answer)}, which reads like the letter of an option, but the question shows none. Give "
             "`choices`, a list of the options' texts. If the letter itself is right, write "
             f'["{found[1]}", "the letter {found[1]}"]'
         )
@@ -207,7 +207,7 @@ def id_of(given: Mapping[str, Any], number: int) -> str:
     if name is None:
         return str(number)
     if isinstance(name, bool) or not isinstance(name, str | int) or not str(name).strip():
-        raise OptionError(f"`id` is {name!r}, but must be a text or a whole number")
+        raise OptionError(f"`id` is {brief(name)}, but must be a text or a whole number")
     return str(name)
 
 
@@ -216,7 +216,7 @@ def check_text(given: Mapping[str, Any], key: str) -> None:
     if key not in given:
         raise OptionError(f"`{key}` is missing{_meant(given, key)}")
     if not isinstance(given.get(key), str) or not given[key].strip():
-        raise OptionError(f"`{key}` is {given.get(key)!r}, but must be a text")
+        raise OptionError(f"`{key}` is {brief(given.get(key))}, but must be a text")
 
 
 def _meant(given: Mapping[str, Any], key: str) -> str:
@@ -241,7 +241,7 @@ def choices_of(given: Mapping[str, Any]) -> tuple[str, ...] | None:
         _check_no_options(given)
         return None
     if isinstance(given["choices"], str) or not 2 <= len(choices) <= len(LETTERS):
-        raise OptionError(f"`choices` is {given['choices']!r}, but must be a list of 2 to 26 texts")
+        raise OptionError(f"`choices` is {brief(given['choices'])}, but must be a list of 2 to 26 texts")
     lettered = [re.match(r"\s*\(?([A-Z])[.):]\s*(?=\S)", choice) for choice in choices]
     if all(lettered):
         letters = "".join(each[1] for each in lettered if each)
@@ -264,7 +264,8 @@ def _check_no_options(given: Mapping[str, Any]) -> None:
             is_options = isinstance(value, list | tuple | Mapping)
         if is_options:
             raise OptionError(
-                f"`{name}` is {value!r}, which the model would not see. Call it `choices`, a list of the options' texts"
+                f"`{name}` is {brief(value)}, which the model would not see. Call it `choices`, a list of the "
+                "options' texts"
             )
     names = [key for key, value in given.items() if isinstance(value, str) and KEY_OF_AN_OPTION.fullmatch(str(key))]
     if len(names) > 1 and options_in(str(given.get("question", given.get("prompt")))) is None:
@@ -281,5 +282,5 @@ def _texts(given: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
         return None
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise OptionError(f"`{key}` is {value!r}, but must be a text or a list of texts")
+        raise OptionError(f"`{key}` is {brief(value)}, but must be a text or a list of texts")
     return tuple(texts)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..checks import FAMILY_SETTINGS, check_settings, whole_number
 from ..configuration.compression_settings import SETTING_NAMES
-from ..errors import ALIKE, OptionError, did_you_mean, sentence
+from ..errors import ALIKE, OptionError, brief, did_you_mean, sentence
 from ..records.jsonl import json_object, numbered_lines
 from ..records.run_record import RequestStamp, stamp_of
 from .questions import check_text, choices_of, id_of, prompt_of, video_from
@@ -200,7 +200,7 @@ def _pictures(given: dict[str, Any], folder: Path) -> tuple[list[str], dict[str,
     from ..video.frames import is_list_of_pictures, on_a_clock
 
     if not is_list_of_pictures(given["video"]):
-        raise OptionError(f"`video` is {given['video']!r}, but must be a text or a list of the paths of pictures")
+        raise OptionError(f"`video` is {brief(given['video'])}, but must be a text or a list of the paths of pictures")
     names = given["video"] = [fspath(each) for each in given["video"]]
     when = {name: given[name] for name in ("fps", "times") if given.get(name) is not None}
     on_a_clock(len(names), when.get("fps"), when.get("times"), None)
@@ -211,11 +211,11 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a request gives. Null means the run's own. Raises an OptionError on a bad one."""
     for name in OF_THE_MODEL:
         if name in given:
-            raise OptionError(f"`{name}` is {given[name]!r}, but belongs to the model. Set it for the whole run")
+            raise OptionError(f"`{name}` is {brief(given[name])}, but belongs to the model. Set it for the whole run")
     for name in ("do_sample", "temperature"):
         if given.get(name):
             raise OptionError(
-                f"`{name}` is {given[name]!r}, but a request cannot ask for samples. Leave it out, or pass it to "
+                f"`{name}` is {brief(given[name])}, but a request cannot ask for samples. Leave it out, or pass it to "
                 "`answer_many` for all requests"
             )
     for name in (str(each) for each in given if each not in NAMES):
@@ -241,12 +241,14 @@ def _template_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
             raise OptionError(f"{name!r} has no meaning here. Did you mean {TEMPLATE!r}?")
     value = given.get(TEMPLATE)
     if value is not None and not isinstance(value, Mapping):
-        raise OptionError(f'`{TEMPLATE}` is {value!r}, but must be an object, such as {{"enable_thinking": false}}')
+        raise OptionError(
+            f'`{TEMPLATE}` is {brief(value)}, but must be an object, such as {{"enable_thinking": false}}'
+        )
     return {name: each for name, each in (value or {}).items() if each is not None}
 
 
 def _count(given: Mapping[str, Any], name: str) -> int | None:
     value = given.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise OptionError(f"`{name}` is {value!r}, but must be a whole number, at least 1")
+        raise OptionError(f"`{name}` is {brief(value)}, but must be a whole number, at least 1")
     return value

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from ..errors import OptionError, written_to
+from ..errors import OptionError, brief, written_to
 from .fingerprints import video_changed, video_stamp
 from .jsonl import answered_rows, as_line
 from .whole_files import write_whole
@@ -103,7 +103,7 @@ class RunOutput:
         before, now = _flat(before), _flat(now)
         differing = [name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name)]
         if differing:
-            shown = [f"`{name}` was {before.get(name)!r} and is {now.get(name)!r}" for name in differing]
+            shown = [f"`{name}` was {brief(before.get(name))} and is {brief(now.get(name))}" for name in differing]
             more = f", and {len(shown) - DIFFERENCES_SHOWN} more" if len(shown) > DIFFERENCES_SHOWN else ""
             raise OptionError(
                 f"{self.name!r} holds the answers of another run: {', '.join(shown[:DIFFERENCES_SHOWN])}{more}. Name "

@@ -148,8 +148,7 @@ def watch(
     `watched.save` writes a file that `load_watched` reads.
 
     Args:
-        video, model, processor, num_frames, fps, times, scale_while_reading, device, dtype, attn_implementation,
-            device_map, revision: as in `ask`.
+        video: as in `ask`, like all arguments that are not named here.
         **settings: settings of VidCom² (`retention_ratio=0.15`), the checkpoint's own where not given.
 
     Raises:

@@ -53,7 +53,7 @@ assert_type(vidcom2.__version__, str)
 compress(tokens, compression_rounding=3)  # pyright: ignore[reportArgumentType]
 compress(tokens, rounding="exact")  # pyright: ignore[reportCallIssue]
 compress(tokens).kept_tokens  # pyright: ignore[reportAttributeAccessIssue]
-read_video("clip.mp4").frames  # pyright: ignore[reportCallIssue]
+read_video("clip.mp4", frames=32)  # pyright: ignore[reportCallIssue]
 CompressionSettings(retention_ratio="a quarter")  # pyright: ignore[reportArgumentType]
 register_compression_method("other")(read_video)  # pyright: ignore[reportArgumentType]
 vidcom2.compres  # pyright: ignore[reportAttributeAccessIssue]

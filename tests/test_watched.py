@@ -182,6 +182,8 @@ def test_what_cannot_be_the_same_video_is_refused(family: Family, video: vidcom2
         load(family, path)
     clip.unlink()  # what is gone has not changed
     assert load(family, path).source == watched.source
+    with pytest.raises(ValueError, match="`compression_newlines` is 'all'"):
+        load(family, path, compression_newlines="all")
     with pytest.raises(OptionError, match="no file"):
         load(family, tmp_path / "none.watched")
     with pytest.raises(OptionError, match="`max_new_tokens` is neither an argument of `watch` nor a setting"):

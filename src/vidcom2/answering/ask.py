@@ -8,11 +8,10 @@ from typing import Any, cast, overload
 
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..checks import whole_number
-from ..configuration.compression_settings import SETTING_NAMES
-from ..errors import OptionError, brief, did_you_mean
+from ..checks import settings_hint, whole_number
+from ..errors import OptionError, brief
 from ..placement import Placement
-from ..records.fingerprints import video_stamp
+from ..records.fingerprints import stamped
 from ..video.frames import Frames, is_list_of_pictures
 from ..video.reading import Video, check_video, read_video
 from .answer import Answer
@@ -187,10 +186,10 @@ def load_watched(
         CheckpointError: if the model cannot be loaded.
     """
     asked, file = _settings_alone("load_watched", settings), Path(path)
-    read_header(file)  # refuses a damaged file before a model is loaded for it
-    found = check_model(model, processor, Placement(), {})
-    checkpoint, _ = checkpoint_of(found, processor, {})
-    return load_watched_file(file, checkpoint, asked)
+    header = read_header(file)  # refuses a damaged file before a model is loaded for it
+    found = check_model(model, processor, Placement(), asked)
+    checkpoint, _ = checkpoint_of(found, processor, dict(asked))
+    return load_watched_file(file, header, checkpoint, asked)
 
 
 def _settings_alone(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +198,7 @@ def _settings_alone(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
     for name in arguments:
         raise OptionError(
             f"`{name}` is neither an argument of `{function}` nor a setting of VidCom². Arguments of `generate` go to "
-            f"`ask` of what it returns.{did_you_mean(name, SETTING_NAMES)}"
+            f"`ask` of what it returns.{settings_hint(name)}"
         )
     return settings
 
@@ -218,8 +217,7 @@ def _watch(
     scale_while_reading: Any,
 ) -> Watched:
     """Do what `watch` does. The arguments for the chat template are checked as soon as the processor is known."""
-    source = fspath(video) if isinstance(video, str | PathLike) else None
-    stamp = video_stamp(source)
+    source = stamped(fspath(video)) if isinstance(video, str | PathLike) else None
     video = _with_times(video, fps, times)
     num_frames = whole_number("num_frames", num_frames)
     found = check_model(model, processor, placement, settings)
@@ -239,8 +237,7 @@ def _watch(
         check_template_arguments(checkpoint.processor, template_arguments)
     if not isinstance(video, Video):
         video = read_video(video, num_frames, size=size_of_frames(checkpoint.processor), fps=fps, times=times)
-    stamped = None if source is None or stamp is None else (source, stamp)
-    return watch_frames(checkpoint, video, settings, stamped)
+    return watch_frames(checkpoint, video, settings, source)
 
 
 def _with_times(video: Any, fps: float | None, times: Sequence[float] | None) -> Any:

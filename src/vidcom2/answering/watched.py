@@ -23,7 +23,7 @@ from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .generation import compress, encode, generate
 from .prepared_video import PreparedVideo, prepare_video
 from .prompting import check_template_arguments
-from .watched_file import read_header, read_watched, write_watched
+from .watched_file import read_watched, write_watched
 
 # Questions that begin alike only by chance, from which the part of a prompt before the question is found.
 PROBES = ("?", "What is it", "Aaa bbb")
@@ -33,6 +33,7 @@ WITHOUT_A_CACHE = (
     *("prompt_lookup_num_tokens", "assistant_early_exit", "guidance_scale", "cache_implementation", "cache_config"),
     *("use_cache", "prefill_chunk_size", "past_key_values", "negative_prompt_ids"),
 )
+PLAIN = {("num_beams", 1), ("use_cache", True), ("num_beam_groups", 1)}  # values of these that change nothing
 
 
 class Watched:
@@ -210,9 +211,6 @@ class Watched:
         return True
 
 
-PLAIN = {("num_beams", 1), ("use_cache", True), ("num_beam_groups", 1)}
-
-
 def check_kept(settings: CompressionSettings, asked: Mapping[str, Any]) -> None:
     """Check that a call asks for no other settings than those that a video was watched with.
 
@@ -245,16 +243,18 @@ def watch_frames(checkpoint: Checkpoint, video: Video, settings: Mapping[str, An
     return Watched(checkpoint, prepared, features, of_call, video, source)
 
 
-def load_watched_file(path: Path, checkpoint: Checkpoint, asked: Mapping[str, Any]) -> Watched:
+def load_watched_file(
+    path: Path, header: Mapping[str, Any], checkpoint: Checkpoint, asked: Mapping[str, Any]
+) -> Watched:
     """Return the video that `Watched.save` wrote to a file.
 
     Args:
+        header: what `read_header` returned for the file.
         asked: settings that it must have been watched with.
 
     Raises:
-        OptionError: on a file that `read_header` or `read_watched` refuses, and on other settings.
+        OptionError: on a file that `read_watched` refuses, and on other settings.
     """
-    header = read_header(path)
     check_kept(CompressionSettings(**header["settings"]), asked)
     return Watched(checkpoint, **read_watched(path, header, checkpoint))
 

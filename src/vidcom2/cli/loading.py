@@ -12,6 +12,7 @@ from ..checks import check_given, check_video_file
 from ..errors import OptionError
 from ..finding_checkpoints import resolve
 from ..placement import Placement
+from ..records.fingerprints import stamped
 from ..records.jsonl import json_object
 from ..toys import shown_with, toy_of
 from .console import err, out, progress_bar, status
@@ -127,16 +128,17 @@ def watched_video(
         resolved = resolve(model, placement, settings)
         import_libraries(placement)
         from ..answering.watched import load_watched_file
+        from ..answering.watched_file import read_header
         from ..checkpoints import load_resolved
 
-        return load_watched_file(Path(video), load_resolved(resolved), settings)
+        header = read_header(Path(video))  # refuses a damaged file before the model is loaded
+        return load_watched_file(Path(video), header, load_resolved(resolved), settings)
+    source = stamped(video)
     frames, checkpoint = load_with_video(model, video, num_frames, placement, settings)
     from ..answering.watched import watch_frames
-    from ..records.fingerprints import video_stamp
 
-    stamp = video_stamp(video)
     with status("Encoding the video ..."):
-        return watch_frames(checkpoint, frames, {}, None if video is None or stamp is None else (video, stamp))
+        return watch_frames(checkpoint, frames, {}, source)
 
 
 def is_watched(video: str) -> bool:

@@ -132,6 +132,12 @@ def video_stamp(source: object) -> str | None:
         return None
 
 
+def stamped(source: object) -> tuple[str, str] | None:
+    """Return a video's file with its `video_stamp`, which is taken before it is read; None where there is no file."""
+    now = video_stamp(source)
+    return None if now is None else (str(source), now)
+
+
 def video_changed(before: str | None, now: str | None) -> bool:
     """Tell whether a video file has changed since an answer, given its stamps. An answer about a file that is gone is
     still its answer."""

@@ -84,6 +84,14 @@ ALL_LEVELS = LEVELS | {
     BURST: Level(scenes=(1, 1), together=True, moment=True, asks=("count",)),
     STILL: Level(camera=0.0),
 }
+# The kinds of streams of `streams.py`, by how busy they are.
+STREAMS = {
+    "fixed camera": Level(scenes=(1, 1), camera=0.0),
+    "cuts": Level(scenes=(16, 24)),
+    "busy, 5 %": Level(scenes=(16, 24), clutter=(3, 6), busy=0.05),
+    "busy, 50 %": Level(scenes=(16, 24), clutter=(3, 6), busy=0.5),
+}
+ALL_LEVELS |= STREAMS
 SEEDS = {name: seed for seed, name in enumerate(("plain", "clutter", "mixed", "crowded", "camera", "cuts", BURST))}
 SEEDS |= {name: seed for seed, name in enumerate(("named", "numbers", STILL), start=len(SEEDS))}
 
@@ -160,7 +168,11 @@ class Needle:
 
 
 def make_needle(
-    seed: int | tuple[int, ...], level: str = "plain", num_frames: int = 16, split: str = "train"
+    seed: int | tuple[int, ...],
+    level: str = "plain",
+    num_frames: int = 16,
+    split: str = "train",
+    events: list[Event] | None = None,
 ) -> Needle:
     """Make a video. The same arguments give the same video.
 
@@ -168,12 +180,13 @@ def make_needle(
         seed: the seed of all that is random.
         level: a name in `ALL_LEVELS`.
         split: the split of the digits, `"train"` or `"test"`.
+        events: the digits; by default, as many as the level says, at random.
     """
     rng, how = np.random.default_rng(seed), ALL_LEVELS[level]
     scenes = _scenes(rng, how, num_frames)
     frames = _textures(rng, how, scenes, num_frames)
     busy = rng.random(num_frames) < how.busy
-    events = _events(rng, how, num_frames)
+    events = _events(rng, how, num_frames) if events is None else events
     shape = str(rng.choice(SHAPES)) if rng.random() < 0.4 else None
     ball = str(rng.choice(["left", "right"])) if num_frames > 1 and rng.random() < 0.3 else None
 

@@ -18,15 +18,15 @@ def size_of_frames(processor: ProcessorMixin) -> SizeOfFrames:
     """
 
     def size(num_frames: int, height: int, width: int) -> tuple[int, int] | None:
-        wanted = _resized(processor, num_frames, height, width)
+        wanted = resized(processor, num_frames, height, width)
         if wanted is None or wanted[0] > height or wanted[1] > width:
             return None
-        return wanted if _resized(processor, num_frames, *wanted) == wanted else None
+        return wanted if resized(processor, num_frames, *wanted) == wanted else None
 
     return size
 
 
-def _resized(processor: ProcessorMixin, num_frames: int, height: int, width: int) -> tuple[int, int] | None:
+def resized(processor: ProcessorMixin, num_frames: int, height: int, width: int) -> tuple[int, int] | None:
     """Return the size to which the processor scales frames, given some without pixels; None if not in one step."""
     of_videos = cast(Any, processor).video_processor
     sizes: list[tuple[int, int]] = []

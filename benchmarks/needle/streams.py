@@ -1,0 +1,274 @@
+"""Ask about the present and the past of long streams, and compare what live videos with different memories answer.
+
+    python -m benchmarks.needle.streams WORK_FOLDER --toy qwen3_vl
+
+A stream shows four digits for two frames each: now (in the last four frames), recently (12 to 48 frames ago), in the
+middle and at the beginning. All memories hold the same number of tokens but for the last four frames alone. A run that
+was killed continues with the stream after the last one in WORK_FOLDER.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich.progress import track
+from torch import Tensor
+
+from vidcom2.answering.comparison import environment
+from vidcom2.answering.generation import generate, joined
+from vidcom2.answering.prompting import padded
+from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.evaluation.report import paired_interval
+from vidcom2.live.live_video import LiveVideo
+from vidcom2.live.stream_memory import ScoredFrame, StreamTokens, register_memory_method
+from vidcom2.toys import PREFIX, TOY, TOYS
+
+from ..pages import certificate, write_result
+from .architectures import ARCHITECTURES, Architecture
+from .compare import MAX_NEW_TOKENS, RESULTS
+from .drawing import COLOURS, DIGIT_SIZE, SIZE
+from .videos import STREAMS, Event, free_place, make_needle
+
+WHEN = ("now", "recent", "middle", "far")
+TOKENS_PER_FRAME = 25
+BUDGET = 16 * TOKENS_PER_FRAME
+SECONDS = 120.0  # of each stream: the toy of Qwen3-VL has learnt no times beyond two minutes
+OURS = "coverage"
+LAST_FOUR = "the last four frames alone"
+CHUNK = 64  # frames that are encoded at once
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Other memories
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@register_memory_method("whole frames, evenly")
+def whole_frames(stream: StreamTokens, number: int) -> Tensor:
+    """Keep every 2^k-th frame. k grows when there is no room for them."""
+    every = 1
+    while -(-stream.num_frames // every) * stream.tokens_per_frame > number:
+        every *= 2
+    return (stream.frames % every == 0).nonzero().flatten()
+
+
+@register_memory_method("random tokens")
+def random_tokens(stream: StreamTokens, number: int) -> Tensor:
+    """Keep each token of the past with the same probability: those with the least of random keys that stay theirs."""
+    token = stream.frames * stream.tokens_per_frame + stream.places
+    keys = (token * 2654435761 + 12345) % 2**32  # multiplicative hashing
+    keys = (keys ^ (keys >> 16)) * 2246822519 % 2**32
+    return keys.argsort(stable=True)[:number].sort().values
+
+
+@register_memory_method("running VidCom²")
+def running_vidcom2(stream: StreamTokens, number: int) -> Tensor:
+    """Keep what is least like the mean of its frame and the mean of the stream until now (the paper's Eqs. 7 and 8)."""
+    like_stream = torch.cosine_similarity(stream.tokens.float(), stream.mean[None], dim=1)
+    return (-stream.likeness - like_stream).argsort(descending=True, stable=True)[:number].sort().values
+
+
+MEMORIES: dict[str, dict[str, Any]] = {
+    OURS: {},
+    LAST_FOUR: {"max_video_tokens": 4 * TOKENS_PER_FRAME},
+    "the last frames, as many tokens": {"recent_frames": 16},
+    **{name: {"memory_method": name} for name in ("whole frames, evenly", "random tokens", "running VidCom²")},
+}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Streams
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def make_stream(seed: int, number: int, kind: str, num_frames: int) -> tuple[np.ndarray, list[tuple[str, str, str]]]:
+    """Return the frames of a stream, and what is asked: when it was, the question and the answer."""
+    rng = np.random.default_rng((77, seed, number))
+    middle = num_frames // 8, 3 * num_frames // 8
+    starts = (
+        num_frames - 4 + 2 * int(rng.integers(2)),
+        num_frames - 2 * int(rng.integers(6, 25)),
+        2 * int(rng.integers(*middle)),
+        2 * int(rng.integers(0, 12)),
+    )
+    events: list[Event] = []
+    for start, colour in zip(starts, rng.permutation(list(COLOURS))):
+        place = None
+        while place is None:
+            place = free_place(rng, DIGIT_SIZE[0], events)
+        events.append(Event(str(rng.integers(10)), str(colour), DIGIT_SIZE[0], *place, start, start + 2))
+    frames = make_needle((78, seed, number, [*STREAMS].index(kind)), kind, num_frames, "test", events).frames
+    asked = []
+    for when, event in zip(WHEN, events):
+        asked.append((when, f"What is the {event.colour} digit?", event.shown))
+        row, column = event.centre
+        if min(abs(row - SIZE / 2), abs(column - SIZE / 2)) > SIZE / 14:
+            where = f"{'top' if row < SIZE / 2 else 'bottom'} {'left' if column < SIZE / 2 else 'right'}"
+            asked.append((when, f"Where is the {event.colour} digit?", where))
+    return frames, asked
+
+
+class EncodedStream(LiveVideo):
+    """A live video of a stream that was encoded once for all memories."""
+
+    recent_share = 1.0  # the last frames may be all that is remembered
+    encoded: Tensor  # (groups, L, M, D)
+    rate: float
+
+    def _encoded(self, shown: Sequence[tuple[np.ndarray, float]]) -> ScoredFrame:
+        if not hasattr(self, "_newline"):
+            super()._encoded(shown)
+        seconds = tuple(second for _, second in shown)
+        levels = self.encoded[round(seconds[0] * self.rate) // self.frames_together]
+        return ScoredFrame(tuple(levels), seconds)
+
+
+@torch.no_grad()
+def encoded(architecture: Architecture, model: Any, frames: np.ndarray) -> Tensor:
+    """Return the features (groups, L, M, D) of frames."""
+    groups = torch.from_numpy(frames).unflatten(0, (-1, architecture.frames_per_group))
+    return torch.cat([architecture.features(model, chunk) for chunk in groups.split(CHUNK)])
+
+
+def answered(checkpoint: Checkpoint, live: LiveVideo, questions: Sequence[str]) -> list[str]:
+    """Return the answers to questions that are asked at the same time, all in one batch."""
+    watched, processor = live.watched(), checkpoint.processor
+    batch = padded([watched.inputs(question) for question in questions], processor.tokenizer)
+    features = joined([watched.features] * len(questions))
+    positions = watched.settings.compression_positions
+    new = generate(checkpoint.model, batch, features, positions, max_new_tokens=MAX_NEW_TOKENS)
+    return [processor.decode(each, skip_special_tokens=True).strip() for each in new]
+
+
+def row_of(checkpoint: Checkpoint, toy: str, kind: str, num_frames: int, seed: int, number: int) -> dict[str, Any]:
+    """Return what each memory answers about a stream."""
+    frames, asked = make_stream(seed, number, kind, num_frames)
+    features, rate = encoded(ARCHITECTURES[toy], checkpoint.model, frames), num_frames / SECONDS
+    row: dict[str, Any] = {"kind": kind, "frames": num_frames, "seed": seed, "number": number}
+    row |= {"asked": asked, "answers": {}, "virtual_frames": {}, "tokens": {}}
+    for name, options in MEMORIES.items():
+        live = EncodedStream(checkpoint.model, checkpoint.processor, **{"max_video_tokens": BUDGET, **options})
+        live.encoded, live.rate = features, rate
+        for place, frame in enumerate(frames):
+            live.add(frame, place / rate)
+        row["answers"][name] = answered(checkpoint, live, [question for _, question, _ in asked])
+        compression = live.watched().features.video_compressions[0]
+        row["virtual_frames"][name], row["tokens"][name] = len(compression.frame_budgets), len(compression.indices)
+    return row
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Figures
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def figures(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return for each kind and length of stream, and each memory, the share of right answers about each time, and how
+    much better ours is, with the paired interval over streams at 95 %."""
+    found = []
+    for kind, length in dict.fromkeys((row["kind"], row["frames"]) for row in rows):
+        chosen = [row for row in rows if (row["kind"], row["frames"]) == (kind, length)]
+        for name in MEMORIES:
+            of_memory: dict[str, Any] = {"kind": kind, "frames": length, "memory": name, "streams": len(chosen)}
+            for what in ("virtual_frames", "tokens"):
+                of_memory[what] = round(sum(row[what][name] for row in chosen) / len(chosen), 2)
+            for when in WHEN:
+                right, better, streams = [], [], []
+                for number, row in enumerate(chosen):
+                    for place, (then, _, answer) in enumerate(row["asked"]):
+                        if then == when:
+                            right.append(row["answers"][name][place] == answer)
+                            better.append((row["answers"][OURS][place] == answer) - right[-1])
+                            streams.append(number)
+                of_memory[when] = round(sum(right) / len(right), 4)
+                if name != OURS:
+                    interval = paired_interval(better, streams)
+                    of_memory[f"{when}_ours_better"] = [
+                        round(each, 4) for each in (sum(better) / len(better), *(interval or ()))
+                    ]
+            found.append(of_memory)
+    return found
+
+
+def growth(checkpoint: Checkpoint, num_frames: int = 10_000) -> dict[str, Any]:
+    """Return what a frame costs at the beginning and at the end of one long stream: seconds, medians of its second and
+    its last tenth, and bytes that the live video holds."""
+    frames, _ = make_stream(0, 0, "busy, 5 %", 512)
+    live = LiveVideo(checkpoint.model, checkpoint.processor, max_video_tokens=BUDGET)
+    seconds, sizes = [], []
+    for place in range(num_frames):
+        start = time.perf_counter()
+        live.add(frames[place % len(frames)], place / 4)
+        seconds.append(time.perf_counter() - start)
+        sizes.append(bytes_of(live))
+    tenth = num_frames // 10
+    second, last = seconds[tenth : 2 * tenth], seconds[-tenth:]
+    return {
+        "frames": num_frames,
+        "milliseconds_second_tenth": round(1000 * float(np.median(second)), 3),
+        "milliseconds_last_tenth": round(1000 * float(np.median(last)), 3),
+        "bytes_second_tenth": max(sizes[tenth : 2 * tenth]),
+        "bytes_last_tenth": max(sizes[-tenth:]),
+    }
+
+
+def bytes_of(live: LiveVideo) -> int:
+    """Return how many bytes of tensors and frames a live video holds."""
+    held = [
+        *vars(live._memory).values(),
+        *live._memory.features,
+        *(level for each in live._recent for level in each.features),
+    ]
+    tensors = sum(each.untyped_storage().nbytes() for each in held if isinstance(each, Tensor))
+    return tensors + sum(frame.nbytes for frame, _ in live._waiting)
+
+
+def main(
+    work: Annotated[Path, typer.Argument(help="Folder for the answers.")],
+    toy: Annotated[str, typer.Option(help=f"One of {', '.join(TOYS)}.")] = TOY.name,
+    frames: Annotated[list[int] | None, typer.Option(help="Lengths of streams.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help=f"Some of {', '.join(STREAMS)}.")] = None,
+    seeds: int = 3,
+    streams: Annotated[int, typer.Option(help="Streams of each kind, length and seed.")] = 20,
+    long: Annotated[bool, typer.Option(help="Measure a stream of 10,000 frames too.")] = True,
+) -> None:
+    """Compare the memories of live videos with a toy."""
+    checkpoint = load_checkpoint(f"{PREFIX}{toy}", device="cpu")
+    checkpoint.model.config.retention_ratio = 1.0  # streams are encoded whole
+    torch.set_num_threads(1)
+    of_origin = {
+        "budget": BUDGET,
+        "seeds": seeds,
+        "streams": streams,
+        "model_environment": environment(checkpoint.model),
+    }
+    certified = certificate(checkpoint.name, f"python -m benchmarks.needle.streams WORK --toy {toy}", **of_origin)
+    work.mkdir(parents=True, exist_ok=True)
+    file = work / f"{toy}.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    done = {(row["kind"], row["frames"], row["seed"], row["number"]) for row in rows}
+    wanted = [
+        (each, length, seed, number)
+        for length in frames or (512, 2048)
+        for seed in range(seeds)
+        for number in range(streams)
+        for each in kind or STREAMS
+    ]
+    for which in track([each for each in wanted if each not in done]):
+        rows.append(row_of(checkpoint, toy, *which))
+        with file.open("a") as answers:
+            answers.write(json.dumps(rows[-1]) + "\n")
+    found = figures(rows)
+    if long:
+        certified |= {"long_stream": growth(checkpoint)}
+    write_result(RESULTS / toy / "streams.json", certified, found)
+    for row in found:
+        print(json.dumps(row, ensure_ascii=False))
+    print(certified.get("long_stream"))
+
+
+if __name__ == "__main__":
+    typer.run(main)

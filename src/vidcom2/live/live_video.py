@@ -1,0 +1,298 @@
+"""A live video: frames arrive one after the other without end, and questions can be asked at any time.
+
+The last frames stay whole. Tokens of older ones go to a `StreamMemory`, so that a question costs the same after an hour
+as after a minute.
+"""
+
+import copy
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import Any, cast
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+
+from ..answering.answer import Answer
+from ..answering.arguments import check_model, checkpoint_of
+from ..answering.chats import Prompt
+from ..answering.frame_size import resized
+from ..answering.generation import encode
+from ..answering.prepared_video import PreparedVideo, prepare_video
+from ..answering.prompting import prepare_inputs, video_arguments
+from ..answering.watched import Watched
+from ..checks import whole_number
+from ..errors import OptionError, brief
+from ..families import FAMILIES
+from ..modeling.encoding.video_features import VidCom2VideoFeatures
+from ..modeling.methods.compression import VideoCompression
+from ..placement import Placement
+from ..video.file import VideoError
+from ..video.frames import CLOCK, rgb_frames
+from ..video.reading import Video
+from .stream_memory import ScoredFrame, StreamMemory, memory_method_named
+from .virtual_frames import virtual_frames
+
+ANY = "?"  # a question, where the processor must have one
+
+
+class LiveVideo:
+    """A stream of frames, of which a model remembers at most `max_video_tokens` tokens.
+
+    What it remembers after a frame depends on no later frame. A stream whose tokens all fit is remembered whole, and is
+    answered about as `ask` does at `retention_ratio=1.0`.
+
+    Args:
+        model, processor: as in `ask`.
+        max_video_tokens: the most scored tokens that are remembered, and stand in a prompt. Structure tokens, such as
+            newlines and the times that some families write, come on top.
+        recent_frames: how many of the last frames stay whole. In Qwen's families two frames share their tokens, and a
+            frame that waits for its second counts as two.
+        memory_method: which tokens of the other frames stay: `"coverage"`, or one that `register_memory_method` added.
+
+    Frames of which the last ones would fill more than half of `max_video_tokens` are scaled down, in families whose
+    processors take frames of any size.
+
+    Attributes:
+        checkpoint: the model with its processor.
+        num_frames: how many frames were added.
+        tokens_per_frame: M, the tokens of a scored frame; None before the first.
+
+    Raises:
+        OptionError: on an argument outside its accepted set, and on a vision method that compares frames.
+        CheckpointError: if the model cannot be loaded.
+    """
+
+    recent_share = 0.5  # of `max_video_tokens` that the last frames may fill before frames are scaled down
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel | None = None,
+        processor: ProcessorMixin | None = None,
+        *,
+        max_video_tokens: int = 1568,
+        recent_frames: int = 4,
+        memory_method: str = "coverage",
+    ) -> None:
+        self.max_video_tokens = whole_number("max_video_tokens", max_video_tokens)
+        self.recent_frames = whole_number("recent_frames", recent_frames)
+        self._method = memory_method_named(memory_method)
+        self.checkpoint, _ = checkpoint_of(check_model(model, processor, Placement(), {}), processor, {})
+        its_config: Any = self.checkpoint.model.config
+        self.settings = its_config.compression_settings(max_video_tokens=self.max_video_tokens)
+        if self.settings.vision_method != "full":
+            raise OptionError(
+                f"`vision_method` of the model is {self.settings.vision_method!r}, which compares the frames of a whole "
+                "video. Set `model.config.vision_method = 'full'`."
+            )
+        processors: Any = self.checkpoint.processor
+        self.frames_together = getattr(processors.video_processor, "temporal_patch_size", 1)
+        self.num_frames = 0
+        self.tokens_per_frame: int | None = None
+        self._recent: deque[ScoredFrame] = deque()
+        self._waiting: list[tuple[np.ndarray, float]] = []  # frames that are not encoded with their last one yet
+        self._seconds = -math.inf
+        self._watched: Watched | None = None
+
+    def add(self, frame: Any, seconds: float) -> None:
+        """Take in the next frame.
+
+        Args:
+            frame: (height, width, 3) or (3, height, width), RGB, in one of the forms of `Video.from_frames`; or a PIL
+                image. All frames of a stream have one size.
+            seconds: when it is shown, counted from the start of the stream.
+
+        Raises:
+            VideoError: on a frame of another shape, size or range, a time that is not after the last, and features that
+                are not finite. The stream is as it was before the call.
+            OptionError: if the last frames alone need more than `max_video_tokens` tokens, or if the model's family
+                cannot watch frames one by one.
+        """
+        (image,) = rgb_frames([frame])
+        self._check_next(image, seconds)
+        waiting = [*self._waiting, (image, float(seconds))]
+        if self.tokens_per_frame is None:
+            self._begin(image)
+        if len(waiting) == self.frames_together:
+            self._recent.append(self._encoded(waiting))  # which may fail, so nothing was changed before
+            waiting = []
+        self._waiting, self._seconds, self._watched = waiting, float(seconds), None
+        self.num_frames += 1
+        while len(self._recent) + bool(waiting) > self._num_recent:
+            oldest = self._recent.popleft()
+            if self._memory.max_tokens:
+                self._memory.add(oldest)
+
+    def ask(self, question: Prompt | Sequence[Prompt], **arguments: Any) -> Answer | list[Answer]:
+        """Ask one or several questions about the stream until now.
+
+        Args:
+            question, **arguments: as in `Watched.ask`.
+
+        Returns:
+            The answer; to a list of questions, the list of their answers. Its `full_video_tokens` are those of the
+            virtual frames that stand in the prompt.
+
+        Raises:
+            ValueError: as in `Watched.ask`, and before the first frame.
+        """
+        return self.watched().ask(question, **arguments)
+
+    @torch.no_grad()
+    def watched(self) -> Watched:
+        """Return what is remembered now. It can be asked and saved, and later frames do not change it.
+
+        Raises:
+            OptionError: before the first frame.
+        """
+        if self._watched is None:
+            self._watched = self._remembered()
+        return self._watched
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # The next frame
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _check_next(self, image: np.ndarray, seconds: Any) -> None:
+        is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
+        if not is_number or not 0 <= float(seconds) < math.inf:
+            raise VideoError(
+                f"`seconds` is {brief(seconds)}, but must be when the frame is shown, in seconds from the start of the "
+                "stream."
+            )
+        if float(seconds) < self._seconds + 2 / CLOCK:
+            raise VideoError(
+                f"`seconds` is {seconds!r}, but the last frame was shown at {self._seconds!r}. Leave it out."
+            )
+        if self.num_frames and image.shape != self._shape:
+            raise VideoError(
+                f"`frame` is of shape {image.shape}, but the stream began with {self._shape}. Scale it to that size."
+            )
+
+    def _begin(self, image: np.ndarray) -> None:
+        """Find out from the first frame how large frames are, and how many tokens they have."""
+        num_recent = -(-self.recent_frames // self.frames_together)
+        size = (image.shape[0], image.shape[1])
+        tokens = self._tokens_of(size)
+        most = self.recent_share * self.max_video_tokens
+        while tokens * num_recent > most:
+            factor = 0.98 * math.sqrt(most / (tokens * num_recent))
+            smaller = (max(1, round(size[0] * factor)), max(1, round(size[1] * factor)))
+            fewer = self._tokens_of(smaller)
+            if fewer >= tokens:
+                break
+            size, tokens = smaller, fewer
+        if tokens * num_recent > self.max_video_tokens:
+            raise OptionError(
+                f"`max_video_tokens` is {self.max_video_tokens}, but the last {self.recent_frames} frames alone have "
+                f"{tokens * num_recent} tokens. Pass at least that many, or fewer `recent_frames`."
+            )
+        self._shape, self._size, self._num_recent = image.shape, size, num_recent
+        self._memory = StreamMemory(self._method, self.max_video_tokens - tokens * num_recent)
+        self.tokens_per_frame = tokens
+
+    def _tokens_of(self, size: tuple[int, int]) -> int:
+        """Return how many tokens a scored frame has, if frames are of this height and width."""
+        inputs = self._inputs(np.zeros((1, *size, 3), dtype=np.uint8), [0.0])
+        model: Any = self.checkpoint.model
+        return model.model.video_sizes(**video_arguments(model, inputs))[0]
+
+    def _inputs(self, frames: np.ndarray, seconds: Sequence[float]) -> BatchFeature:
+        video = Video.from_frames(frames, times=seconds)
+        return prepare_inputs(self.checkpoint.processor, ANY, video, self.checkpoint.model)
+
+    def _encoded(self, shown: Sequence[tuple[np.ndarray, float]]) -> ScoredFrame:
+        """Encode the frames that share their tokens."""
+        images, seconds = zip(*shown, strict=True)
+        frames = np.stack([_scaled(image, self._size) for image in images])
+        encoded = encode(self.checkpoint.model, self._inputs(frames, seconds), self.settings)
+        (tokens,), outputs = encoded.tokens, encoded.outputs
+        if tokens.in_prompt is not None or len(tokens.tokens) != 1:
+            name = FAMILIES[self.checkpoint.model.config.model_type].name
+            raise OptionError(f"{name} cannot watch a live video: what it makes of a frame depends on other frames.")
+        if not bool(tokens.tokens.isfinite().all()):
+            raise VideoError(
+                f"the features of the frame at {seconds[0]:g} s are not finite: the numbers of {tokens.tokens.dtype} do "
+                "not reach so far, or the weights are damaged. Load the model in another dtype, such as bfloat16."
+            )
+        places = torch.arange(tokens.tokens.shape[1], device=tokens.tokens.device)
+        levels = [outputs.pooler_output, *(outputs.deepstack_features or ())]
+        if tokens.layout is not None:
+            places = tokens.layout.placeholders_of(places)
+        self._video, self._newline = replace(tokens, tokens=tokens.tokens[:0]), outputs.pooler_output[0][-1]
+        return ScoredFrame(tuple(level[0][places] for level in levels), seconds)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What is remembered
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _remembered(self) -> Watched:
+        if self.tokens_per_frame is None:
+            raise OptionError("the live video has no frame yet. Call `add` first.")
+        recent = [*self._recent, *([self._encoded(self._waiting)] if self._waiting else [])]
+        memory, per_frame = self._memory, self.tokens_per_frame
+        packed = virtual_frames(memory.frames, memory.places)
+        starts = packed.diff(prepend=packed.new_tensor([-1])).nonzero().flatten()
+        seconds = [*memory.seconds[starts].tolist(), *(list(frame.seconds) for frame in recent)]
+        places = torch.arange(per_frame)
+        indices = torch.cat(
+            [packed * per_frame + memory.places]
+            + [(len(starts) + number) * per_frame + places for number in range(len(recent))]
+        )
+        in_order = indices.argsort()
+        levels = [
+            torch.cat(parts)
+            for parts in zip(*([memory.features] if len(starts) else []), *(f.features for f in recent), strict=True)
+        ]
+        device = levels[0].device
+        indices, levels = indices[in_order].to(device), [level[in_order.to(device)] for level in levels]
+
+        layout = self._video.layout
+        if layout is not None:
+            layout = replace(layout, num_frames=len(seconds))
+        compression = VideoCompression(
+            indices,
+            torch.bincount(indices // per_frame, minlength=len(seconds)),
+            tokens_per_frame=per_frame,
+            grid=self._video.grid,
+            layout=layout,
+        )
+        if layout is not None:
+            whole = self._newline.repeat(layout.num_placeholders, 1)
+            levels = [compression.kept_among(whole.index_copy(0, layout.placeholders_of(indices), levels[0]))]
+        features = VidCom2VideoFeatures(
+            pooler_output=(levels[0],),
+            deepstack_features=[(level,) for level in levels[1:]] or None,
+            video_compressions=(compression,),
+        )
+        return Watched(self.checkpoint, self._prepared(seconds, compression), features, self.settings)
+
+    def _prepared(self, seconds: Sequence[Sequence[float]], compression: VideoCompression) -> PreparedVideo:
+        """Return how the processor writes a video of virtual frames into a prompt."""
+        model, processor = self.checkpoint.model, copy.copy(cast(Any, self.checkpoint.processor))
+        size = resized(processor, self.frames_together, *self._size)
+        processor.video_processor = copy.copy(processor.video_processor)
+        processor.video_processor.use_token_compression = False  # VideoLLaMA3's would leave out black frames
+        if size is not None:  # the number of frames must not make them smaller
+            processor.video_processor.do_resize = False
+        times = [each for of_frame in seconds for each in of_frame]
+        black = np.zeros((len(times), *(size or self._size), 3), dtype=np.uint8)
+        prepared, inputs = prepare_video(processor, Video.from_frames(black, times=times))
+        written = int(cast(Any, model).model.is_video(inputs["input_ids"].to(model.device)).sum())
+        if written != compression.num_placeholders:
+            raise OptionError(
+                f"the processor writes {written} placeholders for {len(seconds)} frames of {self.tokens_per_frame} tokens, "
+                f"which should be {compression.num_placeholders}. Pass a smaller `max_video_tokens`."
+            )
+        return prepared
+
+
+def _scaled(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Scale an image to a height and width."""
+    if image.shape[:2] == size:
+        return image
+    return np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BICUBIC))

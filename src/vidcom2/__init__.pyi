@@ -8,6 +8,8 @@ from .applying import apply, remove
 from .checkpoints import load, tiny_model
 from .configuration.compression_settings import CompressionSettings
 from .explaining.explain import explain
+from .live.live_video import LiveVideo
+from .live.stream_memory import StreamTokens, register_memory_method
 from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling.compress import compress
 from .modeling.encoding.users_vision_methods import register_vision_method
@@ -80,7 +82,9 @@ __all__ = [
     "Answer",
     "AnsweredRequest",
     "CompressionSettings",
+    "LiveVideo",
     "LlavaVideoProcessor",
+    "StreamTokens",
     "TokenMerge",
     "VidCom2Cosmos3EdgeConfig",
     "VidCom2Cosmos3EdgeForConditionalGeneration",
@@ -142,6 +146,7 @@ __all__ = [
     "most_unique_tokens",
     "read_video",
     "register_compression_method",
+    "register_memory_method",
     "register_score_method",
     "register_vision_method",
     "remove",

@@ -37,6 +37,7 @@ from ..video.reading import Video
 from .stream_memory import ScoredFrame, StreamMemory, memory_method_named
 from .virtual_frames import virtual_frames
 
+SCALES = [0.9**step for step in range(1, 27)]  # of frames that have too many tokens, down to a sixteenth
 ANY = "?"  # a question, where the processor must have one
 
 
@@ -86,8 +87,8 @@ class LiveVideo:
         self.settings = its_config.compression_settings(max_video_tokens=self.max_video_tokens)
         if self.settings.vision_method != "full":
             raise OptionError(
-                f"`vision_method` of the model is {self.settings.vision_method!r}, which compares the frames of a whole "
-                "video. Set `model.config.vision_method = 'full'`."
+                f"`vision_method` of the model is {self.settings.vision_method!r}, which compares frames with each "
+                "other. Set `model.config.vision_method = 'full'`."
             )
         processors: Any = self.checkpoint.processor
         self.frames_together = getattr(processors.video_processor, "temporal_patch_size", 1)
@@ -178,14 +179,11 @@ class LiveVideo:
         num_recent = -(-self.recent_frames // self.frames_together)
         size = (image.shape[0], image.shape[1])
         tokens = self._tokens_of(size)
-        most = self.recent_share * self.max_video_tokens
-        while tokens * num_recent > most:
-            factor = 0.98 * math.sqrt(most / (tokens * num_recent))
-            smaller = (max(1, round(size[0] * factor)), max(1, round(size[1] * factor)))
-            fewer = self._tokens_of(smaller)
-            if fewer >= tokens:
-                break
-            size, tokens = smaller, fewer
+        most = self.recent_share * self.max_video_tokens / num_recent
+        if tokens > most:
+            scaled = ((max(1, round(size[0] * scale)), max(1, round(size[1] * scale))) for scale in SCALES)
+            fitting = ((each, fewer) for each in scaled if (fewer := self._tokens_of(each)) <= most)
+            size, tokens = next(fitting, (size, tokens))
         if tokens * num_recent > self.max_video_tokens:
             raise OptionError(
                 f"`max_video_tokens` is {self.max_video_tokens}, but the last {self.recent_frames} frames alone have "
@@ -216,8 +214,8 @@ class LiveVideo:
             raise OptionError(f"{name} cannot watch a live video: what it makes of a frame depends on other frames.")
         if not bool(tokens.tokens.isfinite().all()):
             raise VideoError(
-                f"the features of the frame at {seconds[0]:g} s are not finite: the numbers of {tokens.tokens.dtype} do "
-                "not reach so far, or the weights are damaged. Load the model in another dtype, such as bfloat16."
+                f"the features of the frame at {seconds[0]:g} s are not finite: they are beyond the range of "
+                f"{tokens.tokens.dtype}, or the weights are damaged. Load the model in another dtype, such as bfloat16."
             )
         places = torch.arange(tokens.tokens.shape[1], device=tokens.tokens.device)
         levels = [outputs.pooler_output, *(outputs.deepstack_features or ())]
@@ -285,8 +283,8 @@ class LiveVideo:
         written = int(cast(Any, model).model.is_video(inputs["input_ids"].to(model.device)).sum())
         if written != compression.num_placeholders:
             raise OptionError(
-                f"the processor writes {written} placeholders for {len(seconds)} frames of {self.tokens_per_frame} tokens, "
-                f"which should be {compression.num_placeholders}. Pass a smaller `max_video_tokens`."
+                f"the processor writes {written} placeholders for {len(seconds)} frames of {self.tokens_per_frame} "
+                f"tokens, which should be {compression.num_placeholders}. Pass a smaller `max_video_tokens`."
             )
         return prepared
 

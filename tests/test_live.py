@@ -1,0 +1,204 @@
+"""A live video remembers a stream in bounded memory: all of it while there is room, and then what covers it best."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family, only
+from test_watched import logits
+
+import vidcom2
+from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.errors import OptionError
+from vidcom2.live.live_video import LiveVideo
+from vidcom2.live.stream_memory import MEMORY_METHODS, TIME_WEIGHT, ScoredFrame, StreamMemory, StreamTokens, coverage
+from vidcom2.live.virtual_frames import virtual_frames
+
+ONE = only(lambda family: family.name == "llava_onevision")
+PAIRS = only(lambda family: family.name == "qwen3_vl")
+
+
+@pytest.fixture(scope="module")
+def frames() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (24, 112, 112, 3)).astype(np.uint8)
+
+
+def stream(family: Family, frames: np.ndarray, **arguments: Any) -> LiveVideo:
+    live = LiveVideo(family.model, family.processor, **{"max_video_tokens": 10_000, **arguments})
+    for place, frame in enumerate(frames):
+        live.add(frame, place / 2)
+    return live
+
+
+def small(family: Family, frames: np.ndarray, **arguments: Any) -> LiveVideo:
+    """A stream of which about eight of the scored frames fit."""
+    tokens = stream(family, frames[:1]).tokens_per_frame
+    assert tokens is not None
+    return stream(family, frames, **{"max_video_tokens": 8 * tokens, **arguments})
+
+
+def test_a_stream_that_fits_is_answered_about_as_a_whole_video(family: Family, frames: np.ndarray) -> None:
+    """Seven frames, so that in families that join two the last one waits for its second."""
+    live, video = stream(family, frames[:7]), vidcom2.Video.from_frames(frames[:7], fps=2)
+    fresh = prepare_inputs(family.processor, "Who?", video, family.model)
+    inputs = live.watched().inputs("Who?")
+    assert inputs.keys() == fresh.keys() - {"pixel_values_videos"}
+    assert all(torch.equal(inputs[name], fresh[name]) for name in inputs)
+    expected = logits(
+        lambda _, **rest: family.model.generate(**fresh, do_sample=False, retention_ratio=1.0, **rest), "Who?"
+    )
+    torch.testing.assert_close(logits(live.ask, "Who?"), expected, rtol=0, atol=1e-5)
+
+
+def test_a_longer_stream_keeps_its_last_frames_whole_within_the_budget(family: Family, frames: np.ndarray) -> None:
+    live = small(family, frames)
+    kept = live.watched().features.video_compressions[0]
+    assert len(kept.indices) == live.max_video_tokens
+    assert bool((kept.indices.diff() > 0).all())
+    groups = -(-4 // live.frames_together)
+    assert kept.frame_budgets[-groups:].tolist() == [live.tokens_per_frame] * groups
+    alone = stream(family, frames[-groups * live.frames_together :]).watched().features
+    levels = [(live.watched().features.pooler_output, alone.pooler_output)]
+    levels += zip(live.watched().features.deepstack_features or (), alone.deepstack_features or ())
+    for (of_stream,), (of_last,) in levels:
+        assert torch.equal(of_stream[-len(of_last) :], of_last)
+    assert live.ask("Who?", max_new_tokens=2).video_tokens == len(live.watched().features.pooler_output[0])
+
+
+@PAIRS
+def test_what_is_remembered_depends_on_no_later_frame(family: Family, frames: np.ndarray) -> None:
+    live = small(family, frames[:19])
+    then = live.watched()
+    before = then.features.pooler_output[0].clone()
+    for place, frame in enumerate(frames[19:], start=19):
+        live.add(frame, place / 2)
+    again = small(family, frames[:19]).watched()
+    assert torch.equal(before, then.features.pooler_output[0]) and torch.equal(before, again.features.pooler_output[0])
+    assert then.prepared.written == again.prepared.written != live.watched().prepared.written
+    assert not torch.equal(live.watched().features.pooler_output[0][-1], before[-1])
+
+
+def test_coverage_drops_what_the_rest_stands_for() -> None:
+    """Compared with loops in float64 that look at each pair anew."""
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.nn.functional.normalize(torch.randn(40, 6, generator=generator), dim=1)
+    frames, mean = torch.arange(8).repeat_interleave(5), directions.mean(dim=0) / 2
+    tokens = StreamTokens(
+        directions, directions, frames, torch.arange(5).repeat(8), directions[:, 0], 11, 5, mean, mean
+    )
+    variety = 1 - float(mean.double().square().sum())
+
+    def distance(one: int, other: int) -> float:
+        unlike = (1 - float(directions[one].double() @ directions[other].double())) / variety
+        return unlike + TIME_WEIGHT * abs(int(frames[one]) - int(frames[other])) / 11
+
+    left = list(range(40))
+    while len(left) > 12:
+        _, *pair = min((distance(a, b), a, b) for a in left for b in left if a < b)
+        rest = {one: min(distance(one, each) for each in left if each not in pair) for one in pair}
+        left.remove(min(pair, key=rest.__getitem__))
+    assert coverage(tokens, 12).tolist() == left
+
+
+def test_virtual_frames_hold_each_place_once_and_close_when_one_is_taken() -> None:
+    frames = torch.tensor([0, 0, 1, 1, 2, 5, 5, 6])
+    places = torch.tensor([1, 3, 0, 2, 2, 3, 4, 4])
+    assert virtual_frames(frames, places).tolist() == [0, 0, 0, 0, 1, 1, 1, 2]
+
+
+@PAIRS
+def test_the_prompt_says_when_the_first_token_of_each_virtual_frame_was_shown(
+    family: Family, frames: np.ndarray
+) -> None:
+    live = small(family, frames, recent_frames=2)
+    memory, written = live._memory, live.watched().prepared.written
+    numbers = virtual_frames(memory.frames, memory.places)
+    firsts = [int((numbers == number).nonzero()[0]) for number in range(int(numbers[-1]) + 1)]
+    times = [int(memory.frames[first]) + 0.25 for first in firsts] + [11.25]  # of pairs that are a second apart
+    assert [float(part.split("<")[-1]) for part in written.split(" seconds>")[:-1]] == [
+        pytest.approx(each, abs=0.051) for each in times
+    ]
+
+
+@ONE
+def test_a_live_video_can_be_saved_and_asked_later(family: Family, frames: np.ndarray, tmp_path: Path) -> None:
+    watched = small(family, frames).watched()
+    watched.save(tmp_path / "live.watched", prefill=True)
+    loaded = vidcom2.load_watched(tmp_path / "live.watched", family.model, processor=family.processor)
+    assert loaded.ask(["Who?", "?"]) == watched.ask(["Who?", "?"])
+
+
+def test_users_add_memories_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vidcom2.live.stream_memory.MEMORY_METHODS", dict(MEMORY_METHODS))
+
+    @vidcom2.register_memory_method("newest")
+    def newest(tokens: StreamTokens, number: int) -> torch.Tensor:
+        return torch.arange(len(tokens.frames) - number, len(tokens.frames))
+
+    memory = StreamMemory(newest, 5)
+    for second in range(4):
+        features = torch.full((3, 2), float(second + 1))
+        memory.add(ScoredFrame((features, -features), (float(second),)))
+    assert memory.features[0][:, 0].tolist() == [3, 3, 4, 4, 4] and memory.features[1][0, 0] == -3
+    assert memory.seconds[:, 0].tolist() == [2, 2, 3, 3, 3] and memory.places.tolist() == [1, 2, 0, 1, 2]
+    with pytest.raises(OptionError, match="'newest' is taken"):
+        vidcom2.register_memory_method("newest")(lambda tokens, number: tokens.frames)
+    memory.method = lambda tokens, number: torch.tensor([3, 1])
+    with pytest.raises(OptionError, match="must return 1 to 5, ascending"):
+        memory.add(ScoredFrame((features, features), (9.0,)))
+
+
+def test_large_frames_are_scaled_so_that_the_past_has_room(frames: np.ndarray) -> None:
+    model, processor = vidcom2.tiny_model("qwen2_5_vl")
+    processor.video_processor.size = {"shortest_edge": 28 * 28, "longest_edge": 10**6}
+    live = LiveVideo(model, processor, max_video_tokens=200)
+    for second, frame in enumerate(frames[:9].repeat(3, axis=1).repeat(4, axis=2)):
+        live.add(frame, second)
+    assert live.tokens_per_frame is not None and 35 <= live.tokens_per_frame <= 50
+    assert live.ask("Who?", max_new_tokens=1).new_tokens == 1
+
+
+@ONE
+def test_what_a_live_video_cannot_take_is_refused_and_changes_nothing(
+    family: Family, frames: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = small(family, frames[:3])
+    before, answer = live.watched(), live.ask("Who?")
+    bad: list[tuple[Any, Any, str]] = [
+        (frames[3], 1.0, r"`seconds` is 1.0, but the last frame was shown at 1.0"),
+        (frames[3], math.nan, "`seconds` is nan"),
+        (frames[3], "2", "`seconds` is '2'"),
+        (frames[3], -1, "`seconds` is -1"),
+        (frames[3, :100], 2.0, r"shape \(100, 112, 3\), but the stream began with \(112, 112, 3\)"),
+        (frames[3:5], 2.0, r"shape \(1, 2, 112, 112, 3\)"),
+        (frames[3] / 1.0, 2.0, "floats from 0 to 1"),
+    ]
+    for frame, seconds, message in bad:
+        with pytest.raises(vidcom2.video.reading.VideoError, match=message):
+            live.add(frame, seconds)
+    projector = family.model.model.multi_modal_projector
+    with monkeypatch.context() as patch:
+        patch.setattr(projector, "forward", lambda states: projector.__class__.forward(projector, states) * math.inf)
+        with pytest.raises(vidcom2.video.reading.VideoError, match="the frame at 2 s are not finite"):
+            live.add(frames[3], 2.0)
+    assert live.num_frames == 3 and live.watched() is before and live.ask("Who?") == answer
+    live.add(frames[3], 2.0)
+    assert live.num_frames == 4
+
+    model, processor = family.model, family.processor
+    with pytest.raises(OptionError, match="no frame yet"):
+        LiveVideo(model, processor).ask("Who?")
+    with pytest.raises(OptionError, match="`max_video_tokens` is 30, but the last 4 frames alone have"):
+        LiveVideo(model, processor, max_video_tokens=30).add(frames[0], 0)
+    with pytest.raises(OptionError, match="Did you mean 'coverage'"):
+        LiveVideo(model, processor, memory_method="coverge")
+    with pytest.raises(OptionError, match="`recent_frames` is 0"):
+        LiveVideo(model, processor, recent_frames=0)
+    with pytest.raises(OptionError, match=r"`retention_ratio` is 0\.5, but the video was watched"):
+        live.ask("Who?", retention_ratio=0.5)
+    with monkeypatch.context() as patch, pytest.raises(OptionError, match="`vision_method` of the model"):
+        patch.setattr(model.config, "vision_method", "skip_repeated")
+        LiveVideo(model, processor)

@@ -18,7 +18,7 @@ ROOMS = (
     *(".repo_shape", ".hub_calls", ".checks", ".toys", ".recommended", ".placement"),
     *(".finding_checkpoints", ".devices"),
     *("tiny", "video", "records", ".checkpoints"),
-    *("answering", "evaluation", "measuring", "explaining", "demo"),
+    *("answering", "live", "evaluation", "measuring", "explaining", "demo"),
     *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__"),
 )
 TOPS = {"": ROOT / "src" / "vidcom2"} | {

@@ -20,8 +20,6 @@ from rich.progress import track
 from torch import Tensor
 
 from vidcom2.answering.comparison import environment
-from vidcom2.answering.generation import generate, joined
-from vidcom2.answering.prompting import padded
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.evaluation.report import paired_interval
 from vidcom2.live.live_video import LiveVideo
@@ -39,6 +37,7 @@ TOKENS_PER_FRAME = 25
 BUDGET = 16 * TOKENS_PER_FRAME
 SECONDS = 120.0  # of each stream: the toy of Qwen3-VL has learnt no times beyond two minutes
 OURS = "coverage"
+BUSIEST = [*STREAMS][-1]
 LAST_FOUR = "the last four frames alone"
 CHUNK = 64  # frames that are encoded at once
 
@@ -72,12 +71,24 @@ def running_vidcom2(stream: StreamTokens, number: int) -> Tensor:
     return (-stream.likeness - like_stream).argsort(descending=True, stable=True)[:number].sort().values
 
 
-MEMORIES: dict[str, dict[str, Any]] = {
-    OURS: {},
-    LAST_FOUR: {"max_video_tokens": 4 * TOKENS_PER_FRAME},
-    "the last frames, as many tokens": {"recent_frames": 16},
-    **{name: {"memory_method": name} for name in ("whole frames, evenly", "random tokens", "running VidCom²")},
-}
+MEMORIES = (
+    OURS,
+    LAST_FOUR,
+    "the last frames, as many tokens",
+    "whole frames, evenly",
+    "random tokens",
+    "running VidCom²",
+)
+
+
+def options_of(memory: str, frames_together: int) -> dict[str, Any]:
+    """Return how a live video gets this memory, in a family where so many frames share their tokens."""
+    if memory == LAST_FOUR:
+        return {"max_video_tokens": 4 // frames_together * TOKENS_PER_FRAME}
+    if memory == "the last frames, as many tokens":
+        return {"max_video_tokens": BUDGET, "recent_frames": BUDGET // TOKENS_PER_FRAME * frames_together}
+    return {"max_video_tokens": BUDGET, "memory_method": memory}
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Streams
@@ -133,14 +144,10 @@ def encoded(architecture: Architecture, model: Any, frames: np.ndarray) -> Tenso
     return torch.cat([architecture.features(model, chunk) for chunk in groups.split(CHUNK)])
 
 
-def answered(checkpoint: Checkpoint, live: LiveVideo, questions: Sequence[str]) -> list[str]:
-    """Return the answers to questions that are asked at the same time, all in one batch."""
-    watched, processor = live.watched(), checkpoint.processor
-    batch = padded([watched.inputs(question) for question in questions], processor.tokenizer)
-    features = joined([watched.features] * len(questions))
-    positions = watched.settings.compression_positions
-    new = generate(checkpoint.model, batch, features, positions, max_new_tokens=MAX_NEW_TOKENS)
-    return [processor.decode(each, skip_special_tokens=True).strip() for each in new]
+def marks_in(checkpoint: Checkpoint, ids: Tensor) -> int:
+    """Return how many tokens of a prompt stand between a video's tokens, and say when these were shown."""
+    is_video = checkpoint.model.model.is_video(ids)[0].nonzero().flatten()
+    return int(is_video[-1] - is_video[0]) + 1 - len(is_video)
 
 
 def row_of(checkpoint: Checkpoint, toy: str, kind: str, num_frames: int, seed: int, number: int) -> dict[str, Any]:
@@ -148,15 +155,19 @@ def row_of(checkpoint: Checkpoint, toy: str, kind: str, num_frames: int, seed: i
     frames, asked = make_stream(seed, number, kind, num_frames)
     features, rate = encoded(ARCHITECTURES[toy], checkpoint.model, frames), num_frames / SECONDS
     row: dict[str, Any] = {"kind": kind, "frames": num_frames, "seed": seed, "number": number}
-    row |= {"asked": asked, "answers": {}, "virtual_frames": {}, "tokens": {}}
-    for name, options in MEMORIES.items():
-        live = EncodedStream(checkpoint.model, checkpoint.processor, **{"max_video_tokens": BUDGET, **options})
+    row |= {"asked": asked, "answers": {}, "virtual_frames": {}, "tokens": {}, "mark_tokens": {}}
+    for name in MEMORIES:
+        options = options_of(name, ARCHITECTURES[toy].frames_per_group)
+        live = EncodedStream(checkpoint.model, checkpoint.processor, **options)
         live.encoded, live.rate = features, rate
         for place, frame in enumerate(frames):
             live.add(frame, place / rate)
-        row["answers"][name] = answered(checkpoint, live, [question for _, question, _ in asked])
-        compression = live.watched().features.video_compressions[0]
+        watched = live.watched().prefill()
+        answers = watched.ask([question for _, question, _ in asked], max_new_tokens=MAX_NEW_TOKENS)
+        row["answers"][name] = [answer.strip() for answer in answers]
+        compression = watched.features.video_compressions[0]
         row["virtual_frames"][name], row["tokens"][name] = len(compression.frame_budgets), len(compression.indices)
+        row["mark_tokens"][name] = marks_in(checkpoint, watched.inputs("?")["input_ids"])
     return row
 
 
@@ -166,30 +177,40 @@ def row_of(checkpoint: Checkpoint, toy: str, kind: str, num_frames: int, seed: i
 
 
 def figures(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return for each kind and length of stream, and each memory, the share of right answers about each time, and how
-    much better ours is, with the paired interval over streams at 95 %."""
-    found = []
-    for kind, length in dict.fromkeys((row["kind"], row["frames"]) for row in rows):
-        chosen = [row for row in rows if (row["kind"], row["frames"]) == (kind, length)]
-        for name in MEMORIES:
-            of_memory: dict[str, Any] = {"kind": kind, "frames": length, "memory": name, "streams": len(chosen)}
-            for what in ("virtual_frames", "tokens"):
-                of_memory[what] = round(sum(row[what][name] for row in chosen) / len(chosen), 2)
-            for when in WHEN:
-                right, better, streams = [], [], []
-                for number, row in enumerate(chosen):
-                    for place, (then, _, answer) in enumerate(row["asked"]):
-                        if then == when:
-                            right.append(row["answers"][name][place] == answer)
-                            better.append((row["answers"][OURS][place] == answer) - right[-1])
-                            streams.append(number)
-                of_memory[when] = round(sum(right) / len(right), 4)
-                if name != OURS:
-                    interval = paired_interval(better, streams)
-                    of_memory[f"{when}_ours_better"] = [
-                        round(each, 4) for each in (sum(better) / len(better), *(interval or ()))
-                    ]
-            found.append(of_memory)
+    """Return what each memory answers right, for each kind and length of stream, and for all but the busiest kind."""
+    usual = [row for row in rows if row["kind"] != BUSIEST]
+    groups: dict[tuple[str, int | None], list[dict[str, Any]]] = {("usual", None): usual} if usual else {}
+    for row in rows:
+        groups.setdefault((row["kind"], row["frames"]), []).append(row)
+    return [
+        {"kind": kind, "frames": length, "memory": memory, "streams": len(chosen)} | shares(chosen, memory)
+        for (kind, length), chosen in groups.items()
+        for memory in MEMORIES
+    ]
+
+
+def shares(rows: Sequence[dict[str, Any]], memory: str) -> dict[str, Any]:
+    """Return the share of right answers of a memory about each time, and how much better ours is, with the paired 95 %
+    interval over streams; and how many tokens and virtual frames it has, on average."""
+    found: dict[str, Any] = {}
+    for what in ("tokens", "virtual_frames", "mark_tokens"):
+        found[what] = round(sum(row[what][memory] for row in rows) / len(rows), 2)
+    for when in WHEN:
+        asked = [
+            (number, row["answers"][memory][place] == answer, row["answers"][OURS][place] == answer)
+            for number, row in enumerate(rows)
+            for place, (then, _, answer) in enumerate(row["asked"])
+            if then == when
+        ]
+        better = [ours - right for _, right, ours in asked]
+        low, high = paired_interval(better, [number for number, *_ in asked]) or (None, None)
+        found[when] = {
+            "accuracy": sum(right for _, right, _ in asked) / len(asked),
+            "questions": len(asked),
+            "difference": sum(better) / len(asked),
+            "difference_low": low,
+            "difference_high": high,
+        }
     return found
 
 
@@ -266,7 +287,7 @@ def main(
         certified |= {"long_stream": growth(checkpoint)}
     write_result(RESULTS / toy / "streams.json", certified, found)
     for row in found:
-        print(json.dumps(row, ensure_ascii=False))
+        print(row["kind"], row["frames"], row["memory"], *(f"{row[when]['accuracy']:.1%}" for when in WHEN), sep="\t")
     print(certified.get("long_stream"))
 
 

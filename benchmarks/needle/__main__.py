@@ -12,7 +12,7 @@ import typer
 
 from vidcom2.toys import TOYS
 
-from . import compare, dataset, ship, tables, train
+from . import compare, dataset, ship, streams, tables, train
 
 
 def main(
@@ -29,6 +29,7 @@ def main(
         for name, group in compare.GROUPS.items():
             if toy in group.toys:
                 compare.main(work / f"data-{group.videos_per_level}", work / "answers", toy, [name])
+        streams.main(work / "streams", toy)
     tables.main()
 
 

@@ -86,7 +86,7 @@ def compare(checkpoint: Checkpoint, toy: Toy, data: Path, work: Path, group: str
     questions, candidates = read_questions(data), GROUPS[group].candidates(toy)
     rows = _answers(checkpoint, questions, candidates, work / f"{group}.jsonl", GROUPS[group].num_frames)
     return _described(checkpoint, toy, questions, data, group) | {
-        "all": [_rounded(row) for row in summary(questions, rows, candidates)],
+        "all": [rounded(row) for row in summary(questions, rows, candidates)],
         "levels": {level: _of_level(level, questions, rows, candidates) for level in _levels(questions)},
     }
 
@@ -125,7 +125,7 @@ def compare_towers(
             }
 
         return {
-            "computed": _rounded(_shares_by_level(checkpoint, towers, chosen, num_frames)),
+            "computed": rounded(_shares_by_level(checkpoint, towers, chosen, num_frames)),
             "all": of_towers(asked),
             "levels": by("level"),
             "kinds": by("kind"),
@@ -150,7 +150,7 @@ def _of_towers(
     found = summary([question for question, _ in asked], rows, others)
     told = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
     return [
-        _rounded(
+        rounded(
             told | {"tolerance": tower.tolerance} | {name: row[name] for name in row if name not in (*told, "settings")}
         )
         for tower, row in zip(towers, found, strict=True)
@@ -210,12 +210,12 @@ def certificate(checkpoint: Checkpoint, toy: Toy, data: Path, group: str) -> dic
 def _of_level(level: str, questions: list[Question], rows: list[Any], candidates: list[Candidate]) -> list[Any]:
     chosen = [(question, row) for question, row in zip(questions, rows) if question.given["level"] == level]
     found = summary([question for question, _ in chosen], [row for _, row in chosen], candidates)
-    return [_rounded({name: row[name] for name in OF_LEVEL if name in row}) for row in found]
+    return [rounded({name: row[name] for name in OF_LEVEL if name in row}) for row in found]
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
+        return {name: rounded(each) for name, each in value.items()}
     return round(value, 5) if isinstance(value, float) else value
 
 

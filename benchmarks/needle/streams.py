@@ -7,6 +7,7 @@ middle and at the beginning. All memories hold the same number of tokens but for
 was killed continues with the stream after the last one in WORK_FOLDER.
 """
 
+import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -24,11 +25,11 @@ from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.evaluation.report import paired_interval
 from vidcom2.live.live_video import LiveVideo
 from vidcom2.live.stream_memory import ScoredFrame, StreamTokens, register_memory_method
+from vidcom2.records.provenance import birth_certificate, cpu_name
 from vidcom2.toys import PREFIX, TOY, TOYS
 
-from ..pages import certificate, write_result
 from .architectures import ARCHITECTURES, Architecture
-from .compare import MAX_NEW_TOKENS, RESULTS
+from .compare import MAX_NEW_TOKENS, RESULTS, rounded
 from .drawing import COLOURS, DIGIT_SIZE, SIZE
 from .videos import STREAMS, Event, free_place, make_needle
 
@@ -260,13 +261,14 @@ def main(
     checkpoint = load_checkpoint(f"{PREFIX}{toy}", device="cpu")
     checkpoint.model.config.retention_ratio = 1.0  # streams are encoded whole
     torch.set_num_threads(1)
-    of_origin = {
-        "budget": BUDGET,
-        "seeds": seeds,
-        "streams": streams,
-        "model_environment": environment(checkpoint.model),
-    }
-    certified = certificate(checkpoint.name, f"python -m benchmarks.needle.streams WORK --toy {toy}", **of_origin)
+    certified = birth_certificate(
+        checkpoint.name,
+        f"python -m benchmarks.needle.streams WORK --toy {toy}",
+        **environment(checkpoint.model),
+        cpu=cpu_name(),
+        model_sha256=hashlib.sha256((TOYS[toy].folder / "model.safetensors").read_bytes()).hexdigest(),
+        max_video_tokens=BUDGET,
+    )
     work.mkdir(parents=True, exist_ok=True)
     file = work / f"{toy}.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -282,13 +284,20 @@ def main(
         rows.append(row_of(checkpoint, toy, *which))
         with file.open("a") as answers:
             answers.write(json.dumps(rows[-1]) + "\n")
-    found = figures(rows)
-    if long:
-        certified |= {"long_stream": growth(checkpoint)}
-    write_result(RESULTS / toy / "streams.json", certified, found)
+    found = [rounded(row) for row in figures(rows)]
+    content = {
+        "group": "streams",
+        "toy": toy,
+        "questions": sum(len(row["asked"]) for row in rows),
+        "videos": len(rows),
+        "birth_certificate": certified,
+        "rows": found,
+    }
+    content |= {"long_stream": growth(checkpoint)} if long else {}
+    (RESULTS / toy / "streams.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     for row in found:
         print(row["kind"], row["frames"], row["memory"], *(f"{row[when]['accuracy']:.1%}" for when in WHEN), sep="\t")
-    print(certified.get("long_stream"))
+    print(content.get("long_stream"))
 
 
 if __name__ == "__main__":

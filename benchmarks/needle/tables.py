@@ -23,11 +23,12 @@ COSTS = RESULTS.parent / "compress_cpu.json"
 COST_DTYPE = "bfloat16"  # that of released models
 PUBLISHED_RATIOS = (0.25, 0.15, 0.1)  # of `published.json`, which has more
 COST_SIZES = ("llava-onevision-7b", "qwen3-vl-8b")
-PAGES = ("README.md", "docs/needle.md", "docs/leaderboard.md", "benchmarks/results/needle/README.md")
+PAGES = ("README.md", "docs/live.md", "docs/needle.md", "docs/leaderboard.md", "benchmarks/results/needle/README.md")
 HEADLINE_RATIOS = (0.25, 0.15)
 FRAME_COUNTS = (8, 16, 32, 64)  # of `frames.json`, which needle.md describes
 HARD_RATIO = 0.1  # at which the kinds of questions are told apart
 QWEN = "qwen3_vl"
+STREAM_TIMES = ("now", "recent", "middle", "far")
 ORIGINAL_SUFFIX = ", original positions"
 
 ORIGINAL = f"VidCom² (paper){ORIGINAL_SUFFIX}"
@@ -327,6 +328,24 @@ def repeats_computed(toys: Mapping[str, dict[str, Any]]) -> str:
     return pipes(lines)
 
 
+def streams(toy: str, usual: bool) -> str:
+    """Make the table kind of stream × memory × time that is asked about: right answers, and how many more ours has.
+
+    Args:
+        usual: take all streams but the busiest together.
+    """
+    lines = [["streams", "frames", "memory", "tokens", *STREAM_TIMES]]
+    for row in json.loads((RESULTS / toy / "streams.json").read_text())["rows"]:
+        if (row["kind"] == "usual") == usual:
+            of_stream = [row["kind"], f"{row['frames']:,}"] if row["frames"] else []
+            shown = [_share(row[when]["accuracy"]) for when in STREAM_TIMES]
+            if row["memory"] != OWN:
+                more = [cell(row[when], "difference", "+") for when in STREAM_TIMES]
+                shown = [f"{share} ({each})" for share, each in zip(shown, more)]
+            lines.append([*of_stream, row["memory"], f"{row['tokens']:.0f}", *shown])
+    return pipes([lines[0][2:], *lines[1:]] if usual else lines)
+
+
 def _computed_of(found: dict[str, Any]) -> list[dict[str, list[float]]]:
     return [of_rate["computed"] for of_rate in found["rates"].values()]
 
@@ -395,6 +414,10 @@ def blocks() -> dict[str, str]:
         "leaderboard-qwen3-vl": lambda: leaderboard(load_leaderboard(QWEN)),
         "leaderboard-qwen3-vl-long": lambda: leaderboard(load("long", QWEN)),
         "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load_leaderboard(QWEN)),
+        "streams": lambda: streams(TOY.name, usual=True),
+        "streams-qwen3-vl": lambda: streams(QWEN, usual=True),
+        "streams-all": lambda: streams(TOY.name, usual=False),
+        "streams-all-qwen3-vl": lambda: streams(QWEN, usual=False),
         "costs": lambda: costs(json.loads(COSTS.read_text())),
         "published": published,
     }

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..answering.answer import Answer
 from ..answering.arguments import check_model, checkpoint_of
-from ..answering.chats import Prompt
+from ..answering.chats import Chat, Message
 from ..answering.frame_size import resized
 from ..answering.generation import encode
 from ..answering.prepared_video import PreparedVideo, prepare_video
@@ -27,7 +27,6 @@ from ..answering.prompting import prepare_inputs, video_arguments
 from ..answering.watched import Watched
 from ..checks import whole_number
 from ..errors import OptionError, brief
-from ..families import FAMILIES
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
 from ..placement import Placement
@@ -45,7 +44,8 @@ class LiveVideo:
     """A stream of frames, of which a model remembers at most `max_video_tokens` tokens.
 
     What it remembers after a frame depends on no later frame. A stream whose tokens all fit is remembered whole, and is
-    answered about as `ask` does at `retention_ratio=1.0`.
+    answered about as `ask` does at `retention_ratio=1.0`. Frames of which the last ones would fill more than half of
+    `max_video_tokens` are scaled down, in families whose processors take frames of any size.
 
     Args:
         model, processor: as in `ask`.
@@ -55,13 +55,11 @@ class LiveVideo:
             frame that waits for its second counts as two.
         memory_method: which tokens of the other frames stay: `"coverage"`, or one that `register_memory_method` added.
 
-    Frames of which the last ones would fill more than half of `max_video_tokens` are scaled down, in families whose
-    processors take frames of any size.
-
     Attributes:
         checkpoint: the model with its processor.
+        frames_together: how many frames share their tokens.
         num_frames: how many frames were added.
-        tokens_per_frame: M, the tokens of a scored frame; None before the first.
+        tokens_per_frame: M, the tokens of these frames; None before the first.
 
     Raises:
         OptionError: on an argument outside its accepted set, and on a vision method that compares frames.
@@ -95,7 +93,7 @@ class LiveVideo:
         self.num_frames = 0
         self.tokens_per_frame: int | None = None
         self._recent: deque[ScoredFrame] = deque()
-        self._waiting: list[tuple[np.ndarray, float]] = []  # frames that are not encoded with their last one yet
+        self._waiting: list[tuple[np.ndarray, float]] = []  # frames whose last one has not come yet
         self._seconds = -math.inf
         self._watched: Watched | None = None
 
@@ -110,13 +108,12 @@ class LiveVideo:
         Raises:
             VideoError: on a frame of another shape, size or range, a time that is not after the last, and features that
                 are not finite. The stream is as it was before the call.
-            OptionError: if the last frames alone need more than `max_video_tokens` tokens, or if the model's family
-                cannot watch frames one by one.
+            OptionError: if the last frames alone need more than `max_video_tokens` tokens.
         """
         (image,) = rgb_frames([frame])
         self._check_next(image, seconds)
         waiting = [*self._waiting, (image, float(seconds))]
-        if self.tokens_per_frame is None:
+        if not self.num_frames:
             self._begin(image)
         if len(waiting) == self.frames_together:
             self._recent.append(self._encoded(waiting))  # which may fail, so nothing was changed before
@@ -128,7 +125,13 @@ class LiveVideo:
             if self._memory.max_tokens:
                 self._memory.add(oldest)
 
-    def ask(self, question: Prompt | Sequence[Prompt], **arguments: Any) -> Answer | list[Answer]:
+    @overload
+    def ask(  # pyright: ignore[reportOverlappingOverload]  (a text is a sequence of texts, too)
+        self, question: str | Sequence[Message], **arguments: Any
+    ) -> Answer: ...
+    @overload
+    def ask(self, question: Sequence[str] | Sequence[Chat], **arguments: Any) -> list[Answer]: ...
+    def ask(self, question: Any, **arguments: Any) -> Answer | list[Answer]:
         """Ask one or several questions about the stream until now.
 
         Args:
@@ -209,9 +212,6 @@ class LiveVideo:
         frames = np.stack([_scaled(image, self._size) for image in images])
         encoded = encode(self.checkpoint.model, self._inputs(frames, seconds), self.settings)
         (tokens,), outputs = encoded.tokens, encoded.outputs
-        if tokens.in_prompt is not None or len(tokens.tokens) != 1:
-            name = FAMILIES[self.checkpoint.model.config.model_type].name
-            raise OptionError(f"{name} cannot watch a live video: what it makes of a frame depends on other frames.")
         if not bool(tokens.tokens.isfinite().all()):
             raise VideoError(
                 f"the features of the frame at {seconds[0]:g} s are not finite: they are beyond the range of "
@@ -229,39 +229,31 @@ class LiveVideo:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _remembered(self) -> Watched:
-        if self.tokens_per_frame is None:
+        if not self.num_frames:
             raise OptionError("the live video has no frame yet. Call `add` first.")
+        memory, per_frame = self._memory, cast(int, self.tokens_per_frame)
         recent = [*self._recent, *([self._encoded(self._waiting)] if self._waiting else [])]
-        memory, per_frame = self._memory, self.tokens_per_frame
         packed = virtual_frames(memory.frames, memory.places)
         starts = packed.diff(prepend=packed.new_tensor([-1])).nonzero().flatten()
-        seconds = [*memory.seconds[starts].tolist(), *(list(frame.seconds) for frame in recent)]
-        places = torch.arange(per_frame)
-        indices = torch.cat(
-            [packed * per_frame + memory.places]
-            + [(len(starts) + number) * per_frame + places for number in range(len(recent))]
-        )
-        in_order = indices.argsort()
-        levels = [
-            torch.cat(parts)
-            for parts in zip(*([memory.features] if len(starts) else []), *(f.features for f in recent), strict=True)
-        ]
-        device = levels[0].device
-        indices, levels = indices[in_order].to(device), [level[in_order.to(device)] for level in levels]
+        seconds = [*memory.seconds[starts].tolist(), *(frame.seconds for frame in recent)]
 
+        whole = torch.arange(len(starts) * per_frame, len(seconds) * per_frame)  # the last frames
+        indices, order = torch.cat([packed * per_frame + memory.places, whole]).sort()
+        parts = [*([memory.features] if len(starts) else []), *(frame.features for frame in recent)]
+        levels = [torch.cat(level) for level in zip(*parts, strict=True)]
         layout = self._video.layout
-        if layout is not None:
-            layout = replace(layout, num_frames=len(seconds))
         compression = VideoCompression(
-            indices,
-            torch.bincount(indices // per_frame, minlength=len(seconds)),
+            indices.to(levels[0].device),
+            torch.bincount(indices // per_frame, minlength=len(seconds)).to(levels[0].device),
             tokens_per_frame=per_frame,
             grid=self._video.grid,
-            layout=layout,
+            layout=layout and replace(layout, num_frames=len(seconds)),
         )
-        if layout is not None:
-            whole = self._newline.repeat(layout.num_placeholders, 1)
-            levels = [compression.kept_among(whole.index_copy(0, layout.placeholders_of(indices), levels[0]))]
+        levels = [level[order.to(level.device)] for level in levels]
+        if compression.layout is not None:  # newlines stand between the tokens
+            tokens = self._newline.repeat(compression.num_placeholders, 1)
+            tokens[compression.layout.placeholders_of(compression.indices)] = levels[0]
+            levels = [compression.kept_among(tokens)]
         features = VidCom2VideoFeatures(
             pooler_output=(levels[0],),
             deepstack_features=[(level,) for level in levels[1:]] or None,
@@ -293,4 +285,4 @@ def _scaled(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Scale an image to a height and width."""
     if image.shape[:2] == size:
         return image
-    return np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BICUBIC))
+    return np.asarray(Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BICUBIC))

@@ -72,6 +72,10 @@ def test_a_longer_stream_keeps_its_last_frames_whole_within_the_budget(family: F
 def test_what_is_remembered_depends_on_no_later_frame(family: Family, frames: np.ndarray) -> None:
     live = small(family, frames[:19])
     then = live.watched()
+    places = then.features.video_compressions[0].indices % live.tokens_per_frame
+    whole = stream(family, frames[:19]).watched().features.pooler_output[0].unflatten(0, (-1, live.tokens_per_frame))
+    for place, token in zip(places.tolist(), then.features.pooler_output[0]):  # each is one of those at its place
+        assert bool((whole[:, place] == token).all(dim=1).any())
     before = then.features.pooler_output[0].clone()
     for place, frame in enumerate(frames[19:], start=19):
         live.add(frame, place / 2)

@@ -1,7 +1,5 @@
 """`vidcom2 chat` answers questions about a video one after the other. `answering/conversation.py` does the work."""
 
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -9,7 +7,18 @@ import typer
 
 from ..errors import OptionError
 from ..placement import Placement
-from .console import INTERRUPTED, as_typed, err, one_line_errors, out, takes_fields, takes_placement, takes_settings
+from .chat_stream import chat_about_stream
+from .console import (
+    INTERRUPTED,
+    as_typed,
+    err,
+    one_line_errors,
+    out,
+    questions,
+    takes_fields,
+    takes_placement,
+    takes_settings,
+)
 from .loading import (
     FramesOption,
     ModelOption,
@@ -19,8 +28,6 @@ from .loading import (
     template_arguments,
     watched_video,
 )
-
-QUIT = ("/quit", "/exit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +46,15 @@ class ChatOptions:
     ] = None
     model: ModelOption = None
     num_frames: FramesOption = 32
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            help="Watch a stream: `camera`, a URL (http, rtsp, rtmp, srt, tcp, udp), or a file at its own speed. Each "
+            "question is asked by itself.",
+            show_default=False,
+        ),
+    ] = None
+    fps: Annotated[float, typer.Option(help="With --stream, the most frames per second to watch.", min=0.01)] = 2.0
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 256
     chat_template_kwargs: TemplateOption = None
 
@@ -50,9 +66,13 @@ def chat_command(options: ChatOptions) -> None:
     """Talk about a video: the model is loaded once, and each question continues the conversation.
 
     Questions are lines on stdin. An empty line is skipped, and `/quit` or the end of the input ends the conversation.
-    The video is encoded and compressed once; the KV cache holds its kept tokens and all turns.
+    The video is encoded and compressed once; the KV cache holds its kept tokens and all turns. With `--stream`, a live
+    video is remembered in `--max-video-tokens` (1568) tokens.
     """
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
+        if options.stream is not None:
+            chat_about_stream(options.stream, options)
+            return
         of_template = template_arguments(options.chat_template_kwargs)
         watched = watched_video(options.model, options.video, options.num_frames, options.placement, options.settings)
         from transformers import TextStreamer
@@ -64,7 +84,7 @@ def chat_command(options: ChatOptions) -> None:
         conversation = Conversation(watched, options.max_new_tokens, of_template)
         processor: Any = watched.checkpoint.processor
         try:
-            for question in _questions():
+            for question in questions():
                 streamer = TextStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
                 try:
                     conversation.ask(question, streamer)
@@ -77,16 +97,3 @@ def chat_command(options: ChatOptions) -> None:
         except KeyboardInterrupt:
             out.print()
             raise typer.Exit(INTERRUPTED) from None
-
-
-def _questions() -> Iterator[str]:
-    """Yield the lines of stdin until `/quit` or its end. Print a prompt before each if a person types them."""
-    asks = sys.stdin.isatty()
-    while True:
-        if asks:
-            out.print("[bold]>[/] ", end="")
-        line = sys.stdin.readline()
-        if not line or line.strip() in QUIT:
-            return
-        if line.strip():
-            yield line.strip()

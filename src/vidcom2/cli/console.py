@@ -40,6 +40,7 @@ from ..records.fingerprints import digest, module_files
 
 out = Console()
 err = Console(stderr=True)
+QUIT = ("/quit", "/exit")  # lines that end a conversation
 SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
 ImportOption = Annotated[
     list[str] | None,
@@ -365,3 +366,16 @@ def command_line(options: Any, command: str, without: Sequence[str] = (), **show
         typed = option_name(name)
         words += [typed] if value is True else [word for each in values for word in (typed, str(each))]
     return shlex.join(words)
+
+
+def questions() -> Iterator[str]:
+    """Yield the lines of stdin until `/quit` or its end. Print a prompt before each if a person types them."""
+    asks = sys.stdin.isatty()
+    while True:
+        if asks:
+            out.print("[bold]>[/] ", end="")
+        line = sys.stdin.readline()
+        if not line or line.strip() in QUIT:
+            return
+        if line.strip():
+            yield line.strip()

@@ -24,7 +24,7 @@ def chat_about_stream(stream: str, options: "ChatOptions") -> None:
     for name, value in options.settings.items():
         if name not in USED:
             raise OptionError(
-                f"`{name}` is {value!r}, but a live video keeps what covers it best in `max_video_tokens`. Leave it out."
+                f"`{name}` is {value!r}, but a live video keeps what covers it in `max_video_tokens`. Leave it out."
             )
     of_template = template_arguments(options.chat_template_kwargs)
     from ..video.live_source import LiveSource

@@ -12,6 +12,7 @@ import torch
 from conftest import Family, only
 from models import RETENTION_RATIO
 from safetensors.torch import load_file, save_file
+from test_cli import vidcom2 as command
 from transformers import LogitsProcessor
 
 import vidcom2
@@ -99,12 +100,12 @@ def test_a_tuned_language_model_keeps_the_features_and_not_the_cache(
     with torch.no_grad():
         tuned.get_output_embeddings().weight[-1, -1] += 0.1
     assert load(family, tmp_path / "features.watched", tuned).ask("Who?", max_new_tokens=1).new_tokens == 1
-    with pytest.raises(OptionError, match="another model: the model's weights differs"):
+    with pytest.raises(OptionError, match="another model: the model's weights differ"):
         load(family, tmp_path / "cache.watched", tuned)
     weights = [value for name, value in tuned.model.named_parameters() if not name.startswith("language_model.")]
     with torch.no_grad():
         weights[-1].view(-1)[0] += 0.1
-    with pytest.raises(OptionError, match="another model: the encoder's weights differs"):
+    with pytest.raises(OptionError, match="another model: the encoder's weights differ"):
         load(family, tmp_path / "features.watched", tuned)
 
 
@@ -241,6 +242,36 @@ def test_another_process_gives_the_same_answers(tmp_path: Path) -> None:
         for name, path in (("few", paths[0]), ("full", tmp_path / "full.watched"))
     }
     assert sizes["few"] <= 0.27 * sizes["full"]
+
+
+def test_requests_and_the_command_answer_about_a_watched_video(tmp_path: Path) -> None:
+    """In one batch with other videos. What a watched video no longer has is refused, for that request alone."""
+    model, processor = vidcom2.load("toy:llava_onevision", device="cpu")
+    path = tmp_path / "clip.watched"
+    watched = vidcom2.watch(DEMO_VIDEO, model, processor=processor, num_frames=16)
+    watched.save(path)
+    requests = [
+        {"video": str(path), "prompt": "What is the digit?"},
+        {"video": str(path), "prompt": "What is the digit?", "retention_ratio": 0.5},
+        {"video": str(DEMO_VIDEO), "prompt": "What is the digit?", "num_frames": 15},
+        {"video": str(tmp_path / "none.watched"), "prompt": "Why?"},
+        {"video": str(path), "prompt": "How many scenes are there?"},
+    ]
+    rows = {row.request.id: row for row in vidcom2.answer_many(requests, model, processor=processor, batch_size=3)}
+    expected = watched.ask(["What is the digit?", "How many scenes are there?"])
+    assert [rows["1"].answer, rows["5"].answer] == expected and rows["3"].answer == "2"
+    assert rows["1"].prompt_tokens == expected[0].prompt_tokens and rows["1"].full_video_tokens == 401
+    assert "`retention_ratio` is 0.5, but" in str(rows["2"].error) and "there is no file" in str(rows["4"].error)
+
+    code, said, _ = command("run", "--video", path, "--prompt", "What is the digit?")
+    assert code == 0 and "Answer (105 of 401 video tokens, 2 generated)\n2\n" in said
+    for refused, message in [
+        (["run", "--video", path, "--against", "evs"], "`--against` needs all tokens"),
+        (["run", "--video", path, "--retention-ratio", 0.5], "`--retention-ratio` is 0.5, but"),
+        (["explain", "--video", path, "--output", tmp_path / "x.png"], "is a watched video, which holds tokens"),
+    ]:
+        code, _, errors = command(*refused)
+        assert code == 2 and message in " ".join(errors.split())
 
 
 SAVES = """

@@ -10,13 +10,15 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, groupby, islice
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
+from ..checks import is_watched
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, is_out_of_memory, memory_reason, one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
@@ -34,7 +36,7 @@ from .arguments import (
 )
 from .background import Background
 from .frame_size import size_of_frames
-from .generation import check_encoded_alike, compress, encode, generate, joined
+from .generation import EncodedVideos, check_encoded_alike, compress, encode, generate, joined
 from .prepared_video import PreparedVideo, prepare_video
 from .prompting import (
     check_prompt,
@@ -43,6 +45,8 @@ from .prompting import (
     video_arguments,
 )
 from .requests import HowToAnswer, VideoRequest, request_of
+from .watched import Watched, check_kept, load_watched_file
+from .watched_file import read_header
 
 OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
 HELD_BATCHES = 4  # how many are encoded before one is answered, so that a batch has prompts of similar length
@@ -179,11 +183,13 @@ class Prepared:
         prompts: what the engine takes for each request that can be asked.
         video: what it takes for their video, if that is not part of the prompts.
         written: how the video stands in a prompt, for an engine that prepares it once.
+        watched: the features of a video that was watched before; None for other videos.
     """
 
     prompts: list[Any] = field(default_factory=list)
     video: dict[str, Any] = field(default_factory=dict)
     written: PreparedVideo | None = None
+    watched: VidCom2VideoFeatures | None = None
     lost_frames: int = 0
     refused: list[AnsweredRequest] = field(default_factory=list)
 
@@ -230,7 +236,7 @@ class Engine(ABC):
     def prepared(self, group: Sequence[VideoRequest], read: Callable[..., Video]) -> Prepared:
         """Read the video of these requests, and prepare each. Any thread may call this."""
         result = Prepared()
-        video: Video | None = None
+        video: Video | Watched | None = None
         unreadable: str | None = None
         for request in group:
             try:
@@ -239,11 +245,14 @@ class Engine(ABC):
                     raise OptionError(unreadable)
                 if video is None:
                     try:
-                        video = request.read_by(read, self.how.num_frames)
+                        if is_watched(request.video):
+                            video = self.watched(Path(cast(str, request.video)))
+                        else:
+                            video = request.read_by(read, self.how.num_frames)
                     except Exception as error:
                         unreadable = refusal(error)
                         raise
-                    result.lost_frames = video.lost
+                    result.lost_frames = 0 if isinstance(video, Watched) else video.lost
                 template_arguments = {**self.how.chat_template_kwargs, **request.chat_template_kwargs}
                 result.prompts.append(self.prompt(request, video, template_arguments, result))
             except Exception as error:
@@ -260,8 +269,15 @@ class Engine(ABC):
         check_prompt(self.processor, request.prompt)
         check_template_arguments(self.processor, request.chat_template_kwargs)
 
+    def watched(self, path: Path) -> Watched:
+        """Load a watched video. Raises an OptionError if it does not fit the model, or the engine takes none."""
+        raise OptionError(
+            f"{str(path)!r} is a watched video, and this engine encodes each video itself. Pass the video's own file, "
+            "or take --engine transformers."
+        )
+
     @abstractmethod
-    def prompt(self, request: VideoRequest, video: Video, template_arguments: dict[str, Any], group: Prepared) -> Any:
+    def prompt(self, request: VideoRequest, video: Any, template_arguments: dict[str, Any], group: Prepared) -> Any:
         """Return what the engine takes for a request of this group. Raises a ValueError on one that it refuses."""
 
     @abstractmethod
@@ -337,7 +353,7 @@ class TransformersEngine(Engine):
         settings: Mapping[str, Any] | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model = checkpoint.model
+        self.checkpoint, self.model = checkpoint, checkpoint.model
         self.settings = dict(settings or {})
         self.model.config.compression_settings(**self.settings)  # refuses settings that do not fit together, at once
         super().__init__(checkpoint.processor, how, ahead=how.workers + how.batch_size)
@@ -350,18 +366,25 @@ class TransformersEngine(Engine):
         settings = self._settings(request)  # the videos of all requests are encoded together
         check_encoded_alike(settings, self.model.config.compression_settings().vision_settings())
 
+    def watched(self, path: Path) -> Watched:
+        return load_watched_file(path, read_header(path), self.checkpoint, {})
+
     def prompt(
-        self, request: VideoRequest, video: Video, template_arguments: dict[str, Any], group: Prepared
+        self, request: VideoRequest, video: Video | Watched, template_arguments: dict[str, Any], group: Prepared
     ) -> tuple[VideoRequest, dict[str, Any]]:
         """Return the request with its inputs for a batch of one, without pixels."""
         if not hasattr(self._of_thread, "processor"):  # threads cannot use a tokenizer at the same time
             self._of_thread.processor = copy.deepcopy(self.processor)
         processor = self._of_thread.processor
-        if group.written is None:
+        if isinstance(video, Watched):
+            check_kept(video.settings, self._settings(request).as_dict())
+            group.written, group.watched = video.prepared, video.features
+        elif group.written is None:
             group.written, inputs = prepare_video(processor, video)
             group.video = video_arguments(self.model, inputs)
             # This halves the memory for a model in half precision. Other inputs must not be rounded.
             group.video["pixel_values_videos"] = group.video["pixel_values_videos"].to(self.model.dtype)
+        assert group.written is not None
         return request, group.written.prompt(processor, self.model, request.prompt, template_arguments, device="cpu")
 
     def _answered(self, take: Callable[[bool], Prepared | None]) -> Iterator[AnsweredRequest]:
@@ -396,13 +419,12 @@ class TransformersEngine(Engine):
         settings_of_each = [self._settings(request) for request, _ in group.prompts]
         kept: dict[tuple[Any, ...], VidCom2VideoFeatures | ValueError] = {}
         try:
-            on_device = BatchFeature(group.video).to(self.model.device)
-            video = encode(self.model, on_device, self.model.config.compression_settings())
+            video = self._encoded(group)
             for (request, inputs), settings in zip(group.prompts, settings_of_each, strict=True):
                 key = tuple(settings.as_dict().items())
                 if key not in kept:
                     try:
-                        kept[key] = compress(self.model, video, settings)
+                        kept[key] = group.watched or compress(self.model, cast(EncodedVideos, video), settings)
                     except ValueError as error:  # such as a ratio too low for the method
                         kept[key] = error
                 features = kept[key]
@@ -418,6 +440,13 @@ class TransformersEngine(Engine):
                 return None
             return [], group.refused + [AnsweredRequest(request, error=reason) for request, _ in group.prompts]
         return prompts, refused
+
+    def _encoded(self, group: Prepared) -> EncodedVideos | None:
+        """Run the vision tower, unless the video was watched before."""
+        if group.watched is not None:
+            return None
+        on_device = BatchFeature(group.video).to(self.model.device)
+        return encode(self.model, on_device, self.model.config.compression_settings())
 
     def _settings(self, request: VideoRequest) -> CompressionSettings:
         return self.model.config.compression_settings(**{**self.settings, **request.settings})

@@ -275,11 +275,14 @@ def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
 
 def _check_same(path: Path, what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Check that the model is the one that watched the video. Raises an OptionError that names what differs."""
-    differ = [name for name in then if then[name] != now.get(name)]
-    if differ:
-        name = differ[0]
-        values = "" if name in ("weights", "config", "processor") else f" ({then[name]!r} then, {now.get(name)!r} now)"
-        raise OptionError(f"{str(path)!r} was made by another model: the {what}'s {name} differs{values}. {AGAIN}")
+    name = next((each for each in then if then[each] != now.get(each)), None)
+    if name is not None:
+        differs = {
+            "weights": "weights differ",
+            "config": "config differs",
+            "processor": "processor differs",
+        }.get(name, f"{name} differs ({then[name]!r} then, {now.get(name)!r} now)")
+        raise OptionError(f"{str(path)!r} was made by another model: the {what}'s {differs}. {AGAIN}")
 
 
 def _weights(module: torch.nn.Module, counts: Callable[[str], bool]) -> str:

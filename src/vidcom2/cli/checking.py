@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -9,8 +10,8 @@ from rich.markup import escape
 
 from ..answering.questions import KNOWN_KEYS, Question
 from ..answering.requests import NAMES, VideoRequest
-from ..checks import local_path
-from ..errors import ALIKE, did_you_mean, one_line, sentence
+from ..checks import is_watched, local_path
+from ..errors import ALIKE, OptionError, did_you_mean, one_line, sentence
 from .console import SOME_ERRORS, out, print_line, progress_bar
 
 QUESTION_KEYS = KNOWN_KEYS
@@ -65,7 +66,8 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
     Raises:
         typer.Exit: with code 3 if a row cannot be asked.
     """
-    videos = _problems_of_videos({video for row in rows if row.problem is None for video in row.videos})
+    named = {video for row in rows if row.problem is None for video in row.videos}
+    videos = _problems_of_videos(named, takes_watched=what == "requests")
     wrong = 0
     for row in rows:
         problem = row.problem or next((videos[video] for video in row.videos if video in videos), None)
@@ -84,7 +86,7 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
         raise typer.Exit(SOME_ERRORS)
 
 
-def _problems_of_videos(videos: Iterable[str]) -> dict[str, str]:
+def _problems_of_videos(videos: Iterable[str], takes_watched: bool) -> dict[str, str]:
     """Open each video once. Returns why it cannot be read, of those that cannot."""
     from ..video.reading import VideoError, check_video
 
@@ -93,7 +95,12 @@ def _problems_of_videos(videos: Iterable[str]) -> dict[str, str]:
     with progress_bar() as progress:
         for video in progress.track(names, description="Opening videos"):
             try:
-                check_video(video)
-            except VideoError as error:
+                if takes_watched and is_watched(video):
+                    from ..answering.watched_file import read_header
+
+                    read_header(Path(video))
+                else:
+                    check_video(video)
+            except (VideoError, OptionError) as error:
                 problems[video] = one_line(error)
     return problems

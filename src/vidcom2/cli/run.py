@@ -2,18 +2,31 @@
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..checks import check_given, check_settings
+from ..checks import check_given, check_settings, is_watched
 from ..errors import OptionError
 from ..toys import shown_with, toy_of
-from .comparison_table import as_json, print_comparison
-from .console import one_line_errors, progress_bar, takes_fields, takes_placement, takes_settings
-from .loading import announce_demo, load_with_video, template_arguments
+from .comparison_table import as_json, print_answer, print_comparison
+from .console import one_line_errors, progress_bar, status, takes_fields, takes_placement, takes_settings
+from .loading import announce_demo, load_with_video, template_arguments, watched_video
 from .run_many import run_many
 from .run_on_ray import run_on_ray
-from .run_options import DEFAULT_PROMPT, DEMO_AGAINST, ENGINES, NOT_OF_ENGINE, ONLY_MANY, ONLY_ONE, RunOptions
+from .run_options import (
+    DEFAULT_PROMPT,
+    DEMO_AGAINST,
+    ENGINES,
+    NEEDS_THE_VIDEO,
+    NOT_OF_ENGINE,
+    ONLY_MANY,
+    ONLY_ONE,
+    RunOptions,
+)
+
+if TYPE_CHECKING:
+    from ..answering.answer import Answer
 
 
 @takes_settings
@@ -47,6 +60,11 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
         if options.against is not None:
             check_settings({"compression_method": options.against}, typed={"compression_method": "--against"})
         of_template = template_arguments(options.chat_template_kwargs)
+        if is_watched(options.video):
+            reason = "needs all tokens or the frames of the video, and a watched video has neither"
+            _check_not_given(context, NEEDS_THE_VIDEO, reason)
+            print_answer(_of_watched(options, of_template))
+            return
         clip = shown_with(options.model)[0] if options.video is None else None
         is_demo = clip is not None and toy_of(options.model) is not None and prompt is None
         frames, checkpoint = load_with_video(
@@ -77,6 +95,17 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
         else:
             announce_demo(options.model, options.video)
             print_comparison(result, clip.answer if clip and is_demo else None)
+
+
+def _of_watched(options: RunOptions, of_template: dict[str, Any]) -> "Answer":
+    given = options.model, options.video, options.num_frames, options.placement, options.settings
+    watched = watched_video(*given)
+    with status("Answering ..."):
+        return watched.ask(
+            options.prompt or DEFAULT_PROMPT,
+            max_new_tokens=options.max_new_tokens,
+            chat_template_kwargs=of_template,
+        )
 
 
 def _check_not_given(context: typer.Context, names: Sequence[str], reason: str) -> None:

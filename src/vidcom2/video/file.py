@@ -13,7 +13,7 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.stream import Disposition
 
-from ..checks import local_path, no_video_file
+from ..checks import is_watched, local_path, no_video_file
 
 # Called with the name of the current step, how much of it is done, and how much there is, if known.
 Progress = Callable[[str, float, float | None], None]
@@ -29,6 +29,11 @@ class VideoError(ValueError):
 def local_file(source: str, progress: Progress) -> Iterator[str]:
     """Yield the path of a file. A URL is downloaded to a temporary file. Raises a VideoError if it is missing."""
     local = local_path(source)
+    if is_watched(source):
+        raise VideoError(
+            f"{source!r} is a watched video, which holds tokens and no frames. `vidcom2.load_watched`, `vidcom2 chat` "
+            "and `vidcom2 run` ask about it."
+        )
     if local is not None:
         if not Path(local).is_file():
             raise VideoError(no_video_file(source, local))

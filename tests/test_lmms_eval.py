@@ -26,6 +26,7 @@ from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.errors import OptionError
 from vidcom2.hub_upload.model_card import ResultsError, read_result
+from vidcom2.live.live_video import LiveVideo
 from vidcom2.records.fingerprints import digest, model_files
 
 ROOT = Path(__file__).parents[1]
@@ -119,6 +120,22 @@ def test_the_model_class_answers_as_generate_does_on_evenly_sampled_frames(
         assert result.token_counts.input_tokens == full if ratio == 1 else result.token_counts.input_tokens < full
 
 
+def test_a_video_can_be_played_to_a_live_video(module: ModuleType, folder: Path, clips: list[Path]) -> None:
+    model = made(module, folder, live_fps=4.0, max_video_tokens=60)
+    requests = Task(clips[0]).requests("What happens?", max_new_tokens=5)
+    (result,) = model.generate_until(requests)
+    live = LiveVideo(model.model, model.processor, max_video_tokens=60)
+    video = read_video(clips[0], 1000)
+    due = 0.0
+    for frame, seconds in zip(video.frames, video.seconds, strict=True):
+        if seconds >= due - 0.01:
+            live.add(frame, float(seconds))
+            due = seconds + 0.25
+    answer = live.ask("What happens?", max_new_tokens=5)
+    assert result.text == answer.strip() and result.token_counts.input_tokens == answer.prompt_tokens
+    assert live.num_frames > 3
+
+
 @pytest.mark.parametrize(
     ("of_task", "arguments"),
     [
@@ -146,6 +163,8 @@ def test_an_answer_ends_at_the_tasks_first_stop_string(module: ModuleType) -> No
     [
         ({"batch_size": 4}, "`--batch_size` is 4"),
         ({"num_frames": "many"}, "`num_frames` is 'many'"),
+        ({"live_fps": 0}, "`live_fps` is 0"),
+        ({"live_fps": 1.0, "retention_ratio": 0.5}, "`retention_ratio` has no meaning for a live video"),
         ({"retention_ratio": 2}, "`retention_ratio` is 2"),
         ({"max_pixels": 99}, "'max_pixels'"),
         ({"import_module": "missing_methods"}, "`--import missing_methods` failed"),

@@ -35,12 +35,12 @@ def chat_about_stream(stream: str, options: "ChatOptions") -> None:
     from transformers import TextStreamer
 
     from ..checkpoints import load_resolved
-    from ..live.live_video import LiveVideo
+    from ..live.live_video import MAX_VIDEO_TOKENS, LiveVideo
     from ..live.viewer import Viewer
 
     checkpoint = load_resolved(resolved)
-    budget = {name: value for name, value in options.settings.items() if name == "max_video_tokens"}
-    live = LiveVideo(checkpoint.model, checkpoint.processor, **budget)
+    most = options.settings.get("max_video_tokens", MAX_VIDEO_TOKENS)
+    live = LiveVideo(checkpoint.model, checkpoint.processor, max_video_tokens=most)
     announce_demo(options.model)
 
     def ended(error: Exception | None) -> None:

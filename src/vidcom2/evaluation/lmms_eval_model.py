@@ -29,9 +29,11 @@ from ..checkpoints import load_resolved
 from ..checks import check_video_file, import_methods
 from ..errors import OptionError
 from ..finding_checkpoints import resolve
+from ..live.live_video import MAX_VIDEO_TOKENS, LiveVideo
 from ..placement import Placement
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
+from ..video.live_source import played
 from ..video.reading import VideoError, read_video
 
 MAX_NEW_TOKENS = 128  # for tasks that state none; in the official benchmarks these answer with a letter
@@ -52,6 +54,7 @@ class VidCom2ForLmmsEval(lmms):
         self,
         pretrained: str,
         num_frames: int = 32,
+        live_fps: float | None = None,
         dtype: str = "auto",
         attn_implementation: str | None = None,
         device: str | None = None,
@@ -66,6 +69,8 @@ class VidCom2ForLmmsEval(lmms):
         Args:
             pretrained: a Hub id or a folder, which may hold a stock checkpoint.
             num_frames: how many frames are sampled, evenly in time. A shorter video gives all it has.
+            live_fps: play each video to a `LiveVideo`, this many frames a second, in place of `num_frames`. Of the
+                settings it reads `max_video_tokens` (1568) alone.
             dtype, attn_implementation, device_map, revision: as in `load_checkpoint`.
             device: None means accelerate's choice.
             import_module: a module or file of the user's that registers compression methods.
@@ -88,6 +93,11 @@ class VidCom2ForLmmsEval(lmms):
                 f"`{'device' if device else 'device_map'}` is {device or device_map!r}, but each of the "
                 f"{self._world_size} processes has a device of its own. Leave it out."
             )
+        if live_fps is not None and (not isinstance(live_fps, int | float) or not live_fps > 0):
+            raise OptionError(f"`live_fps` is {live_fps!r}, but must be a number of frames per second above 0.")
+        for name in settings if live_fps is not None else ():
+            if name != "max_video_tokens":
+                raise OptionError(f"`{name}` has no meaning for a live video (`live_fps`). Leave one of them out.")
         if import_module is not None:
             import_methods(import_module)
         if device is None:
@@ -104,6 +114,7 @@ class VidCom2ForLmmsEval(lmms):
         self._name, self._identity, self._num_frames = pretrained, checkpoint.identity, num_frames
         # Questions about the same video mostly follow each other, and a long video takes long to decode.
         self._read = lru_cache(maxsize=1)(partial(read_video, num_frames=num_frames))
+        self._live_fps, self._watch = live_fps, lru_cache(maxsize=1)(self._watched_live)
 
     @property
     def device(self) -> Any:
@@ -122,11 +133,14 @@ class VidCom2ForLmmsEval(lmms):
         results, kept, scored = [], 0, 0
         for request, path in zip(tqdm(requests, desc="Answering", disable=self._rank != 0), paths, strict=True):
             question, of_task = request.args[:2]
+            given = generation_arguments(of_task)
             try:
-                video = self._read(path)
+                if self._live_fps is None:
+                    answer = ask(self._read(path), question, self.model, processor=self.processor, **given)
+                else:
+                    answer = self._watch(path).ask(question, **given)
             except VideoError as error:
                 sys.exit(f"vidcom2: task {request.task_name!r}, document {request.doc_id}: {error}")
-            answer = ask(video, question, self.model, processor=self.processor, **generation_arguments(of_task))
             kept += len(answer.compression.indices)
             scored += answer.compression.num_tokens
             text = until_stop(str(answer), of_task.get("until"))
@@ -142,6 +156,13 @@ class VidCom2ForLmmsEval(lmms):
     def generate_until_multi_round(self, requests: Sequence[Instance]) -> NoReturn:
         """Refuse the task with an OptionError: a prompt holds a single question."""
         raise _refused(requests, "asks in several rounds")
+
+    def _watched_live(self, path: str) -> LiveVideo:
+        most = self.model.config.max_video_tokens or MAX_VIDEO_TOKENS
+        live = LiveVideo(self.model, self.processor, max_video_tokens=most)
+        for frame, seconds in played(path, self._live_fps or 1.0):
+            live.add(frame, seconds)
+        return live
 
     def _video_file(self, request: Instance) -> str:
         _, _, doc_to_visual, number, task, split = request.args
@@ -178,7 +199,8 @@ class VidCom2ForLmmsEval(lmms):
             **certificate_of(self._identity),
             lmms_eval=version("lmms-eval"),
             processes=self._world_size,
-            num_frames=self._num_frames,
+            num_frames=self._num_frames if self._live_fps is None else None,
+            live_fps=self._live_fps,
             model_settings=self.model.config.compression_settings().as_dict(),
             kept_share=kept_share,
         )

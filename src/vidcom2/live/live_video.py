@@ -36,6 +36,7 @@ from ..video.reading import Video
 from .stream_memory import ScoredFrame, StreamMemory, memory_method_named
 from .virtual_frames import virtual_frames
 
+MAX_VIDEO_TOKENS = 1568  # by default: eight frames of LLaVA-OneVision
 SCALES = [0.9**step for step in range(1, 27)]  # of frames that have too many tokens, down to a sixteenth
 ANY = "?"  # a question, where the processor must have one
 
@@ -73,7 +74,7 @@ class LiveVideo:
         model: str | PreTrainedModel | None = None,
         processor: ProcessorMixin | None = None,
         *,
-        max_video_tokens: int = 1568,
+        max_video_tokens: int = MAX_VIDEO_TOKENS,
         recent_frames: int = 4,
         memory_method: str = "coverage",
     ) -> None:

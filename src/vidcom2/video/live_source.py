@@ -15,7 +15,7 @@ from av.error import FFmpegError
 from ..checks import local_path, no_video_file
 from ..errors import one_line
 from .decoding import upright_pixels
-from .file import VideoError, opened, video_stream
+from .file import VideoError, local_file, opened, video_stream
 
 CAMERA = "camera"
 CAMERAS = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}:none")}  # FFmpeg's format, and the name
@@ -23,6 +23,7 @@ ON_THE_NET = ("http", "https", "rtmp", "rtmps", "rtp", "rtsp", "srt", "tcp", "ud
 PATIENCE = 5.0  # seconds to wait for a connection and its next bytes, and for a late stream to catch up
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before a stream that broke off is opened again; the last repeats
 LONGEST_STEP = 10.0  # seconds between two frames. A clock that jumps farther, or back, was set anew.
+JITTER = 0.001  # seconds by which a frame may come too early
 USUAL_RATE = 25  # frames per second of a stream that states neither times nor a rate
 
 
@@ -90,7 +91,7 @@ class LiveSource:
                         seconds += begins
                         if self._stopped.is_set():
                             return
-                        if seconds < last + step - 0.001:
+                        if seconds < last + step - JITTER:
                             continue
                         last, late = seconds, now - start - seconds
                         if late > step and now - resumed < PATIENCE:
@@ -125,6 +126,17 @@ class LiveSource:
             return av.open(name.format(self.name.partition(":")[2] or 0), format=kind)
         over_tcp = {"rtsp_transport": "tcp"} if self.name.lower().startswith("rtsp") else {}
         return av.open(self.name, timeout=PATIENCE, options=over_tcp, metadata_errors="ignore")
+
+
+def played(path: str, fps: float) -> Iterator[tuple[np.ndarray, float]]:
+    """Yield what a `LiveSource` of a file would, as fast as the frames are decoded. Raises what `read_video` raises."""
+    with local_file(path, lambda *_: None) as local, opened(local) as container:
+        stream, first, last = video_stream(container, path), None, -1 / fps
+        for frame, seconds in _timed(container, stream):
+            first = first or frame
+            if seconds >= last + 1 / fps - JITTER:
+                last = seconds
+                yield upright_pixels(frame, first, stream, None), seconds
 
 
 def _timed(container: InputContainer, stream: av.VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:

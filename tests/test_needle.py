@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.needle import tables
+from benchmarks.needle import streams, tables
 from benchmarks.needle.dataset import write_dataset
 from benchmarks.needle.digits import digit_images
 from benchmarks.needle.videos import BACKGROUNDS, COLOURS, LEVELS, SIZE, Needle, make_needle, questions_about
@@ -156,6 +156,24 @@ def test_the_sample_clips_get_the_answers_that_the_demo_claims(toy: Checkpoint, 
 
     assert answer(retention_ratio=1.0) == answer(retention_ratio=0.25) == clip.answer
     assert answer(retention_ratio=0.25, compression_method="uniform_frames") != clip.answer
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_asked_about_with_each_memory() -> None:
+    """Ours knows what was shown at any time, and the last frames alone only what is shown now."""
+    checkpoint = load_checkpoint(retention_ratio=1.0)
+    row = streams.row_of(checkpoint, TOY.name, "cuts", 128, seed=0, number=0)
+    assert {when for when, *_ in row["asked"]} == set(streams.WHEN)
+    assert row["tokens"][streams.OURS] == streams.BUDGET and row["tokens"][streams.LAST_FOUR] == 100
+    assert all(tokens <= streams.BUDGET for tokens in row["tokens"].values())
+    found = {each["memory"]: each for each in streams.figures([row]) if each["kind"] == "usual"}
+    past = [found[streams.LAST_FOUR][when] for when in ("recent", "middle", "far")]
+    assert sum(each["difference"] for each in past) > 1.5
+    assert found[streams.OURS]["now"]["accuracy"] == 1.0
+    assert (
+    )
 
 
 # -- the tables -------------------------------------------------------------------------------------------------------

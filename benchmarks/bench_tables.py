@@ -5,6 +5,7 @@
 Each table stands between `<!-- bench: NAME -->` and `<!-- end -->`.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ FILES: dict[str, Path] = {
 LECTURES: dict[str, Path] = {  # size of a model -> its answers about `python -m benchmarks.clips lecture`
     "LLaVA-OneVision-0.5B": ROOT / "benchmarks" / "results" / "bench_lecture_llava_onevision_0_5b.json",
     "Qwen3-VL-2B": ROOT / "benchmarks" / "results" / "bench_lecture_qwen3_vl_2b.json",
+}
+WAYS = {
+    "anew": "by `ask`, each anew",
+    "features": "from the features of a watched video",
+    "cache": "from its KV cache",
 }
 PAPER = (  # LLaVA-OneVision-7B on an A100, of the paper's Tables 1 and 3: R, LLM and whole model saved, quality kept
     (0.25, 0.708, 0.430, "99.6 %"),
@@ -96,6 +102,21 @@ def lectures(models: dict[str, Path]) -> str:
     return pipes(lines)
 
 
+def watched() -> str:
+    """Make the table of several questions about one video, by how they are answered."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "watch_cpu.json").read_text())
+    made, number = found["birth_certificate"], found["birth_certificate"]["questions"]
+    lines = [["questions are answered", "before, s", "each later one, s", "", f"all {number}, s", "", "file, MB"]]
+    for row in found["rows"]:
+        times = [f"{row[name]:.1f}" for name in ("seconds_before", "seconds_each_later", "seconds_all")]
+        gains = [f"{row[name]:.1f}×" for name in ("speedup_each_later", "speedup_all")]
+        size = "" if row["file_bytes"] is None else f"{row['file_bytes'] / 1e6:.1f}"
+        lines.append([WAYS[row["way"]], times[0], times[1], gains[0], times[2], gains[1], size])
+    whole = f"The features of all tokens would take {found['rows'][0]['file_bytes_of_all_tokens'] / 1e6:.1f} MB."
+    origin = f"{made['date'][:10]}; torch {made['torch']}, transformers {made['transformers']}"
+    return f"{pipes(lines)}\n\n{whole} {origin}, vidcom2 {made['vidcom2_commit'][:10]}, {made['torch_threads']} thread."
+
+
 def blocks() -> dict[str, str]:
     """Return name -> text for all blocks of the pages."""
     made = {}
@@ -106,6 +127,7 @@ def blocks() -> dict[str, str]:
         made[f"{name}-headline"] = headline(rows)
         made[f"{name}-speed"] = speed(rows)
         made[f"{name}-origin"] = origin(content, rows)
+    made["watched"] = watched()
     made["lectures"] = lectures(LECTURES)
     return made
 

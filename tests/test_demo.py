@@ -25,6 +25,7 @@ from vidcom2.demo import answerer as answerer_module
 from vidcom2.demo.answerer import SIDES, TIMES, Answerer
 from vidcom2.demo.controls import CONTROLS, POSITIONS, controls_of, overrides_of
 from vidcom2.demo.conversation import NO_QUESTION, Turns, asked, earlier_of, problem_of
+from vidcom2.demo.live_page import MOST_VISITORS, visited
 from vidcom2.demo.rendering import frames_html, turns_html
 from vidcom2.toys import TOY
 from vidcom2.video.reading import VideoError, read_video
@@ -434,3 +435,26 @@ def test_two_users_have_separate_conversations(address: str, browser: Any) -> No
         page.wait_for_selector("#conversation .gain")
         assert page.inner_text("#conversation .question").endswith(clip.question)
         assert [each.inner_text() for each in page.query_selector_all("#conversation .answer")] == [clip.answer] * 2
+
+
+# -- live -------------------------------------------------------------------------------------------------------------
+
+
+def test_each_visitor_has_a_live_video_of_his_own_and_pictures_wait_for_nobody(answerer: Answerer) -> None:
+    pictures = read_video(CLIPS[0].path, 16).frames
+    first, second = (visited(answerer, None, picture) for picture in pictures[:2])
+    assert first is not None and second is not None and visited(answerer, None, None) is None
+    for picture in pictures[1:]:
+        assert visited(answerer, first, picture) is first
+    with answerer.alone():
+        visited(answerer, second, pictures[2])
+    assert (first.live.num_frames, first.dropped) == (16, 0) and (second.live.num_frames, second.dropped) == (1, 1)
+    assert first.live.ask(CLIPS[0].question).strip() == CLIPS[0].answer
+    assert "remembers 400 of 400 tokens." in first.told() and "busy: 1." in second.told()
+    others = [visited(answerer, None, pictures[0]) for _ in range(MOST_VISITORS - 2)]
+    with pytest.raises(ValueError, match="others are live"):
+        visited(answerer, None, pictures[0])
+    del second, others
+    assert visited(answerer, None, pictures[0]) is not None  # who leaves makes room
+    with pytest.raises(VideoError, match="the stream began with"):
+        visited(answerer, first, pictures[0, :100])

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -101,11 +102,29 @@ class Answerer:
         self._model_lock, self._processor_lock, self._clips_lock = (threading.Lock() for _ in range(3))
         self._decoder: Any = copy.deepcopy(checkpoint.processor)  # two threads cannot use one tokenizer at once
         self._clips: OrderedDict[tuple[Any, ...], Future[EncodedClip]] = OrderedDict()
+        self.on_device = on_device
         self._encode, self._answer = on_device(self._encoded), on_device(self._streamed)
 
     def settings(self, overrides: Mapping[str, Any]) -> CompressionSettings:
         """Return the model's settings, changed by those of a call. Raises a ValueError if these are refused."""
         return self.model.config.compression_settings(**overrides)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have the model and its processor to oneself, after all who came before."""
+        with self._processor_lock, self._model_lock:
+            yield
+
+    @contextmanager
+    def if_free(self) -> Iterator[bool]:
+        """Have the model and its processor to oneself if nobody uses them. Yields whether nobody does."""
+        with ExitStack() as held:
+            for lock in (self._processor_lock, self._model_lock):
+                if not lock.acquire(blocking=False):
+                    yield False
+                    return
+                held.callback(lock.release)
+            yield True
 
     # -----------------------------------------------------------------------------------------------------------------
     # Clips

@@ -14,6 +14,7 @@ from ..toys import TOY, TOYS
 from .answerer import Answerer, EncodedClip
 from .controls import controls_of, is_read, overrides_of
 from .conversation import Turn, Turns, asked, problem_of
+from .live_page import build_live_page
 from .rendering import frames_html, problem_html, progress_html, turns_html
 
 CSS = Path(__file__).with_name("page.css")
@@ -243,6 +244,8 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 [video, question],
                 show_progress="hidden",
             )
+    with page.route("Live", "/live"):
+        build_live_page(answerer, max_new_tokens, is_toy=toy is not None)
     return page.queue(max_size=WAITING_USERS)
 
 

@@ -1,0 +1,129 @@
+"""The page about a live video: the visitor's camera, and questions about what it has shown so far."""
+
+import html
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import gradio as gr
+import jinja2
+import numpy as np
+
+from ..errors import OptionError
+from ..live.live_video import MAX_VIDEO_TOKENS, LiveVideo
+from .answerer import Answerer
+from .conversation import problem_of
+from .rendering import problem_html, progress_html
+
+INTRODUCTION = """
+<h1>Live</h1>
+<p>The model remembers a fixed number of tokens of what your camera shows: the last frames whole, and of the rest what
+covers it best. Start the camera, and ask at any time. Pictures go to the machine that serves this page, are not stored
+there, and are forgotten when you leave.</p>
+{% if toy %}
+<p class="toy"><b>This model is a toy</b>, which knows digits on moving backgrounds alone. What it says of anything else
+means nothing. For a real model, start <code>vidcom2 demo --model …</code>.</p>
+{% endif %}
+"""
+STEP = 0.5  # seconds between two pictures
+MOST_VISITORS = 8  # who are watched at the same time
+SECONDS_KEPT = 600  # how long a visit is remembered after its last picture
+NO_PICTURE = "Nothing was shown yet. Start the camera, and let the browser use it."
+NO_QUESTION = "There is no question. Write one about what the camera has shown."
+FULL = f"{MOST_VISITORS} others are live at the moment. Try again later."
+_visits: "weakref.WeakSet[Visit]" = weakref.WeakSet()
+
+
+@dataclass(eq=False)
+class Visit:
+    """What one visitor's camera has shown.
+
+    Attributes:
+        started: when the first picture came, by this machine's clock.
+        dropped: how many pictures came while the model was busy.
+    """
+
+    live: LiveVideo
+    started: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    dropped: int = 0
+
+    def told(self) -> str:
+        """Return in one line what is remembered."""
+        live = self.live
+        seen = -(-live.num_frames // live.frames_together) * (live.tokens_per_frame or 0)
+        dropped = f" Left out while the model was busy: {self.dropped:,}." if self.dropped else ""
+        return (
+            f"{self.seconds:.0f} s, {live.num_frames:,} pictures; the model remembers "
+            f"{min(seen, live.max_video_tokens):,} of {seen:,} tokens.{dropped}"
+        )
+
+
+def visited(answerer: Answerer, visit: Visit | None, picture: np.ndarray | None) -> Visit | None:
+    """Show the model the next picture, or leave it out while the model is busy. A first picture begins a visit.
+
+    Raises:
+        OptionError: if too many others are live.
+        ValueError: on a picture that a live video refuses.
+    """
+    if picture is None:
+        return visit
+    if visit is None:
+        if len(_visits) >= MOST_VISITORS:
+            raise OptionError(FULL)
+        visit = Visit(LiveVideo(answerer.model, answerer.checkpoint.processor, max_video_tokens=MAX_VIDEO_TOKENS))
+        _visits.add(visit)
+    with answerer.if_free() as is_free:
+        if not is_free:
+            visit.dropped += 1
+            return visit
+        seconds = time.monotonic() - visit.started
+        answerer.on_device(visit.live.add)(picture, seconds)
+        visit.seconds = seconds
+    return visit
+
+
+def build_live_page(answerer: Answerer, max_new_tokens: int, is_toy: bool) -> None:
+    """Lay out the page, in a context of Gradio's blocks."""
+    visit = gr.State(None, time_to_live=SECONDS_KEPT)
+    gr.HTML(jinja2.Template(INTRODUCTION).render(toy=is_toy), elem_classes="introduction")
+    with gr.Row(elem_classes="main-row"):
+        with gr.Column(scale=2, min_width=300):
+            camera = gr.Image(
+                sources=["webcam"], streaming=True, type="numpy", label="Camera", height=260, elem_id="camera"
+            )
+            note = gr.HTML(progress_html(NO_PICTURE), elem_id="live-note")
+        with gr.Column(scale=3, min_width=320):
+            answer = gr.HTML(elem_id="live-answer")
+            question = gr.Textbox(label="Question", lines=1, max_lines=4, elem_id="live-question")
+            with gr.Row(elem_classes="buttons"):
+                ask = gr.Button("Ask", variant="primary", min_width=90, elem_id="live-ask")
+                anew = gr.Button("Forget it all", min_width=140, elem_id="live-anew")
+
+    def watch(before: Visit | None, picture: np.ndarray | None) -> tuple[Visit | None, str]:
+        try:
+            after = visited(answerer, before, picture)
+        except Exception as error:
+            return before, problem_html(problem_of(error))
+        return after, progress_html(NO_PICTURE if after is None else after.told())
+
+    def answered(text: str, watched: Visit | None) -> Any:
+        text = text.strip()
+        if not text or watched is None:
+            return problem_html(NO_PICTURE if watched is None else NO_QUESTION)
+        try:
+            with answerer.alone():
+                said = answerer.on_device(watched.live.ask)(text, max_new_tokens=max_new_tokens)
+        except Exception as error:
+            return problem_html(problem_of(error))
+        about = f"{said.video_tokens:,} video tokens, of {watched.seconds:.0f} s"
+        return (
+            f'<p class="question">{html.escape(text)}</p><p class="answer">{html.escape(said.strip())}</p>'
+            f'<p class="note">{about}</p>'
+        )
+
+    at_once = {"concurrency_limit": MOST_VISITORS, "show_progress": "hidden"}
+    camera.stream(watch, [visit, camera], [visit, note], stream_every=STEP, **at_once)
+    gr.on([ask.click, question.submit], answered, [question, visit], answer, **at_once)
+    anew.click(lambda: (None, progress_html(NO_PICTURE), ""), None, [visit, note, answer], show_progress="hidden")

@@ -136,6 +136,11 @@ def local_path(source: str) -> str | None:
         return source
 
 
+def is_watched(source: object) -> bool:
+    """Tell whether a video is a file that `vidcom2 watch` wrote, which its ending says."""
+    return isinstance(source, str) and source.endswith(".watched")
+
+
 def check_video_file(source: str) -> None:
     """Check that a path leads to a file; `read_video` checks its content. Raises an OptionError if it does not."""
     path = local_path(source)

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, groupby, islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
+from ..checks import is_watched
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, is_out_of_memory, memory_reason, one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
@@ -43,6 +45,8 @@ from .prompting import (
     video_arguments,
 )
 from .requests import HowToAnswer, VideoRequest, request_of
+from .watched import Watched, check_kept, load_watched_file
+from .watched_file import encoder_identity, read_header
 
 OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
 HELD_BATCHES = 4  # how many are encoded before one is answered, so that a batch has prompts of similar length
@@ -106,7 +110,8 @@ def answer_many(
     Args:
         requests: dicts with `video` (a path, a URL, a `Video`, or, with `fps` or `times`, a list of the paths of
             pictures) and `prompt`. They may have an `id` (otherwise their number, from 1), `num_frames`,
-            `max_new_tokens`, `chat_template_kwargs` and settings of VidCom² of their own.
+            `max_new_tokens`, `chat_template_kwargs` and settings of VidCom² of their own. A path that ends in
+            `.watched` is a file of `Watched.save`, which has frames and settings already.
         model: as in `ask`.
         processor: the processor of a loaded model.
         num_frames: how many frames are sampled, evenly in time.
@@ -179,11 +184,13 @@ class Prepared:
         prompts: what the engine takes for each request that can be asked.
         video: what it takes for their video, if that is not part of the prompts.
         written: how the video stands in a prompt, for an engine that prepares it once.
+        watched: the video, if it was watched before and is not encoded again.
     """
 
     prompts: list[Any] = field(default_factory=list)
     video: dict[str, Any] = field(default_factory=dict)
     written: PreparedVideo | None = None
+    watched: Watched | None = None
     lost_frames: int = 0
     refused: list[AnsweredRequest] = field(default_factory=list)
 
@@ -230,7 +237,7 @@ class Engine(ABC):
     def prepared(self, group: Sequence[VideoRequest], read: Callable[..., Video]) -> Prepared:
         """Read the video of these requests, and prepare each. Any thread may call this."""
         result = Prepared()
-        video: Video | None = None
+        video: Video | Watched | None = None
         unreadable: str | None = None
         for request in group:
             try:
@@ -239,11 +246,14 @@ class Engine(ABC):
                     raise OptionError(unreadable)
                 if video is None:
                     try:
-                        video = request.read_by(read, self.how.num_frames)
+                        if is_watched(request.video):
+                            video = self.watched(Path(str(request.video)))
+                        else:
+                            video = request.read_by(read, self.how.num_frames)
+                            result.lost_frames = video.lost
                     except Exception as error:
                         unreadable = refusal(error)
                         raise
-                    result.lost_frames = video.lost
                 template_arguments = {**self.how.chat_template_kwargs, **request.chat_template_kwargs}
                 result.prompts.append(self.prompt(request, video, template_arguments, result))
             except Exception as error:
@@ -260,8 +270,16 @@ class Engine(ABC):
         check_prompt(self.processor, request.prompt)
         check_template_arguments(self.processor, request.chat_template_kwargs)
 
+    def watched(self, path: Path) -> Watched:
+        """Return what a file holds of a watched video. Raises an OptionError if it does not fit, or with an engine that
+        encodes videos itself."""
+        raise OptionError(
+            f"{str(path)!r} is a watched video, but this engine encodes videos itself. Ask about the video that it was "
+            "made of, or with --engine transformers."
+        )
+
     @abstractmethod
-    def prompt(self, request: VideoRequest, video: Video, template_arguments: dict[str, Any], group: Prepared) -> Any:
+    def prompt(self, request: VideoRequest, video: Any, template_arguments: dict[str, Any], group: Prepared) -> Any:
         """Return what the engine takes for a request of this group. Raises a ValueError on one that it refuses."""
 
     @abstractmethod
@@ -337,27 +355,39 @@ class TransformersEngine(Engine):
         settings: Mapping[str, Any] | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model = checkpoint.model
+        self.checkpoint, self.model = checkpoint, checkpoint.model
         self.settings = dict(settings or {})
         self.model.config.compression_settings(**self.settings)  # refuses settings that do not fit together, at once
         super().__init__(checkpoint.processor, how, ahead=how.workers + how.batch_size)
         self.arguments = with_tokenizer(dict(arguments or {}), checkpoint)
         self.fitting = math.inf  # most tokens of a batch, with padding and answers; lowered when a batch does not fit
         self._of_thread = threading.local()
+        self._encoder: Mapping[str, Any] | None = None
 
     def check(self, request: VideoRequest) -> None:
         super().check(request)
+        if is_watched(request.video):  # `prompt` compares its own settings
+            return
         settings = self._settings(request)  # the videos of all requests are encoded together
         check_encoded_alike(settings, self.model.config.compression_settings().vision_settings())
 
+    def watched(self, path: Path) -> Watched:
+        header = read_header(path)
+        if self._encoder is None:  # which reads all of its weights
+            self._encoder = encoder_identity(self.checkpoint)
+        return load_watched_file(path, header, self.checkpoint, self.settings, self._encoder)
+
     def prompt(
-        self, request: VideoRequest, video: Video, template_arguments: dict[str, Any], group: Prepared
+        self, request: VideoRequest, video: Video | Watched, template_arguments: dict[str, Any], group: Prepared
     ) -> tuple[VideoRequest, dict[str, Any]]:
         """Return the request with its inputs for a batch of one, without pixels."""
         if not hasattr(self._of_thread, "processor"):  # threads cannot use a tokenizer at the same time
             self._of_thread.processor = copy.deepcopy(self.processor)
         processor = self._of_thread.processor
-        if group.written is None:
+        if isinstance(video, Watched):
+            check_kept(video.settings, request.settings)
+            group.written, group.watched = video.prepared, video
+        elif group.written is None:
             group.written, inputs = prepare_video(processor, video)
             group.video = video_arguments(self.model, inputs)
             # This halves the memory for a model in half precision. Other inputs must not be rounded.
@@ -393,6 +423,10 @@ class TransformersEngine(Engine):
         refused = list(group.refused)
         if not group.prompts:
             return prompts, refused
+        if group.watched is not None:
+            features, settings = group.watched.features, group.watched.settings
+            of_each = [self._prompt(request, inputs, features, settings, 0) for request, inputs in group.prompts]
+            return of_each, refused
         settings_of_each = [self._settings(request) for request, _ in group.prompts]
         kept: dict[tuple[Any, ...], VidCom2VideoFeatures | ValueError] = {}
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -9,8 +10,8 @@ from rich.markup import escape
 
 from ..answering.questions import KNOWN_KEYS, Question
 from ..answering.requests import NAMES, VideoRequest
-from ..checks import local_path
-from ..errors import ALIKE, did_you_mean, one_line, sentence
+from ..checks import is_watched, local_path
+from ..errors import ALIKE, OptionError, did_you_mean, one_line, sentence
 from .console import SOME_ERRORS, out, print_line, progress_bar
 
 QUESTION_KEYS = KNOWN_KEYS
@@ -93,7 +94,12 @@ def _problems_of_videos(videos: Iterable[str]) -> dict[str, str]:
     with progress_bar() as progress:
         for video in progress.track(names, description="Opening videos"):
             try:
-                check_video(video)
-            except VideoError as error:
+                if is_watched(video):
+                    from ..answering.watched_file import read_header
+
+                    read_header(Path(video))
+                else:
+                    check_video(video)
+            except (VideoError, OptionError) as error:
                 problems[video] = one_line(error)
     return problems

@@ -11,6 +11,7 @@ from .loading import print_lost
 from .verdicts import verdict_of_run
 
 if TYPE_CHECKING:
+    from ..answering.answer import Answer
     from ..answering.comparison import Comparison, Measured
 
 BAR_WIDTH = 24
@@ -20,6 +21,16 @@ SCHEMA = 1  # of `--json`; it grows when a key goes or changes its meaning, and 
 def as_json(result: "Comparison") -> dict[str, Any]:
     """Return all fields of a comparison, and the names of the sides that are longer than the model was made for."""
     return {"schema": SCHEMA} | dataclasses.asdict(result) | {"beyond_max_position_embeddings": list(result.too_long())}
+
+
+def print_answer(answer: "Answer") -> None:
+    """Print an answer about a watched video, and from how many tokens it was given."""
+    out.print(f"[bold]Model[/]   {escape(answer.model)}", highlight=False)
+    out.print(f"[bold]Prompt[/]  {escape(str(answer.question))}", highlight=False)
+    kept, whole = f"{answer.video_tokens:,}", f"{answer.full_video_tokens:,}"
+    out.print(f"[bold]Answer[/] ({kept} of {whole} video tokens, {answer.new_tokens:,} generated)", highlight=False)
+    out.print(_printable(answer), markup=False, highlight=False)
+    out.print("It is not compared with all tokens, because a watched video holds the kept ones alone.", style="dim")
 
 
 def print_comparison(result: "Comparison", true_answer: str | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.panel import Panel
 
-from ..checks import check_given, check_video_file
+from ..checks import check_given, check_video_file, is_watched
 from ..errors import OptionError
 from ..finding_checkpoints import resolve
 from ..placement import Placement
@@ -89,10 +89,6 @@ def load_with_video(
     resolved = resolve(model, placement, settings)
     shown = video or str(shown_with(model)[0].path)
     check_video_file(shown)
-    if is_watched(shown):
-        raise OptionError(
-            f"`--video` is {shown!r}, a watched video, which holds tokens and no frames. `vidcom2 chat` asks about it."
-        )
     if video is not None:
         from ..video.reading import check_video
 
@@ -139,11 +135,6 @@ def watched_video(
 
     with status("Encoding the video ..."):
         return watch_frames(checkpoint, frames, {}, source)
-
-
-def is_watched(video: str) -> bool:
-    """Tell whether a video is one that `vidcom2 watch` wrote."""
-    return Path(video).suffix == ".watched"
 
 
 def announce_demo(model: str | None, video: str | None = "", name_one: str = "pass `--video`") -> None:

@@ -5,15 +5,24 @@ from collections.abc import Sequence
 
 import typer
 
-from ..checks import check_given, check_settings
+from ..checks import check_given, check_settings, is_watched
 from ..errors import OptionError
 from ..toys import shown_with, toy_of
-from .comparison_table import as_json, print_comparison
-from .console import one_line_errors, progress_bar, takes_fields, takes_placement, takes_settings
-from .loading import announce_demo, load_with_video, template_arguments
+from .comparison_table import as_json, print_answer, print_comparison
+from .console import one_line_errors, progress_bar, status, takes_fields, takes_placement, takes_settings
+from .loading import announce_demo, load_with_video, template_arguments, watched_video
 from .run_many import run_many
 from .run_on_ray import run_on_ray
-from .run_options import DEFAULT_PROMPT, DEMO_AGAINST, ENGINES, NOT_OF_ENGINE, ONLY_MANY, ONLY_ONE, RunOptions
+from .run_options import (
+    DEFAULT_PROMPT,
+    DEMO_AGAINST,
+    ENGINES,
+    NEEDS_FRAMES,
+    NOT_OF_ENGINE,
+    ONLY_MANY,
+    ONLY_ONE,
+    RunOptions,
+)
 
 
 @takes_settings
@@ -25,6 +34,7 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
     Prints the answers, the number of tokens in the language model's prompt (counted there), the seconds that its
     prefill and the whole of `generate` took (medians), and how many tokens each frame kept. Without arguments it runs a
     demo, in which a toy model answers a question about a clip, and another method answers with as many tokens.
+    About a video that `vidcom2 watch` wrote it prints the answer alone, since only the kept tokens are left.
 
     With --videos or --requests it answers about many videos, in batches and with compression only, and writes each
     answer to --output as soon as it is there. The same command, started again, continues where it stopped. Exit code 3
@@ -47,6 +57,18 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
         if options.against is not None:
             check_settings({"compression_method": options.against}, typed={"compression_method": "--against"})
         of_template = template_arguments(options.chat_template_kwargs)
+        if is_watched(options.video):
+            _check_not_given(context, NEEDS_FRAMES, "needs the frames of a video, but a watched one has none left")
+            watched = watched_video(
+                options.model, options.video, options.num_frames, options.placement, options.settings
+            )
+            with status("Answering ..."):
+                answer = watched.ask(
+                    prompt or DEFAULT_PROMPT, max_new_tokens=options.max_new_tokens, chat_template_kwargs=of_template
+                )
+            announce_demo(options.model, options.video)
+            print_answer(answer)
+            return
         clip = shown_with(options.model)[0] if options.video is None else None
         is_demo = clip is not None and toy_of(options.model) is not None and prompt is None
         frames, checkpoint = load_with_video(

@@ -13,7 +13,7 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.stream import Disposition
 
-from ..checks import local_path, no_video_file
+from ..checks import is_watched, local_path, no_video_file
 
 # Called with the name of the current step, how much of it is done, and how much there is, if known.
 Progress = Callable[[str, float, float | None], None]
@@ -32,6 +32,11 @@ def local_file(source: str, progress: Progress) -> Iterator[str]:
     if local is not None:
         if not Path(local).is_file():
             raise VideoError(no_video_file(source, local))
+        if is_watched(local):
+            raise VideoError(
+                f"{source!r} is a watched video, which holds tokens and no frames. Pass the video that it was made of; "
+                "`vidcom2 run`, `vidcom2 chat` and `load_watched` answer from a watched one."
+            )
         if Path(local).stat().st_size == 0:
             raise VideoError(f"the file {source!r} is empty: it has 0 bytes. Download or copy it again.")
         yield local

@@ -22,6 +22,7 @@ from test_cli import SECONDS, vidcom2
 
 from benchmarks import bench_tables as pages_tables
 from benchmarks.pages import ROOT, filled, tables_in
+from vidcom2.answering import watched
 from vidcom2.answering.candidates import AllTokens, Candidate, candidates_of
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
@@ -29,6 +30,7 @@ from vidcom2.errors import OptionError
 from vidcom2.families import FAMILIES
 from vidcom2.hub_upload.model_card import read_result
 from vidcom2.measuring import bench as bench_module
+from vidcom2.measuring.asking_again import ask_again, table_of_asking_again
 from vidcom2.measuring.bench import OUT_OF_MEMORY, Series, bench, order
 from vidcom2.measuring.figures import figures, fitted_exponent
 from vidcom2.measuring.models import config_and_processor, num_parameters, random_checkpoint
@@ -492,6 +494,37 @@ def test_plots_show_the_methods_that_were_measured(tmp_path: Path) -> None:
     assert all(path.stat().st_size > 5000 for path in tmp_path.glob("*.png"))
 
 
+# -- asking again -----------------------------------------------------------------------------------------------------
+
+
+def test_only_a_question_that_is_asked_anew_encodes_the_video(
+    small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, ordinary = [], watched.encode
+    monkeypatch.setattr(watched, "encode", lambda *given: encoded.append(given) or ordinary(*given))
+    (candidate,) = candidates_of("vidcom2", "0.25", ("--method", "--retention-ratio"))
+    rows = ask_again(small, candidate, clip, num_frames=4, max_new_tokens=2, repeats=2)
+    assert [row["way"] for row in rows] == ["anew", "features", "KV cache"]
+    assert all(len(row["each"]) == 2 for row in rows)
+    assert rows[0]["once"] == 0 < rows[1]["once"] and rows[2]["once"] > 0
+    assert len(encoded) == 3 + (2 + 1)  # a warm-up, and once for each of the others; then in each turn of the first
+
+
+def test_the_table_of_asking_again_counts_what_is_spent_once() -> None:
+    cells = table_of_asking_again(
+        [
+            {"way": "anew", "once": 0.0, "each": [3.0, 4.0, 9.0]},
+            {"way": "features", "once": 5.0, "each": [1.0]},
+            {"way": "KV cache", "once": 6.0, "each": [0.5]},
+        ]
+    )
+    assert cells[1:] == [
+        ["anew", "–", "4.00 (1.0×)", "40.0 (1.0×)"],
+        ["from the features", "5.00", "1.00 (4.0×)", "15.0 (2.7×)"],
+        ["from the KV cache", "6.00", "0.500 (8.0×)", "11.0 (3.6×)"],
+    ]
+
+
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -522,8 +555,13 @@ def test_the_command_measures_a_checkpoint(family: Family, clip: str, tmp_path: 
 
 @pytest.mark.slow
 def test_quick_prints_its_tables(tmp_path: Path) -> None:
-    code, shown, _ = vidcom2("bench", "--quick", "--num-frames", 2, "--repeats", 1, "-o", tmp_path)
-    assert code == 0 and "llava-onevision-small, random weights" in shown and "vidcom2" in shown
+    code, shown, _ = vidcom2("bench", "--quick", "--num-frames", 2, "--repeats", 1, "--ask-again", "-o", tmp_path)
+    assert (
+        "from the KV cache" in shown
+        and code == 0
+        and "llava-onevision-small, random weights" in shown
+        and "vidcom2" in shown
+    )
     (path,) = tmp_path.glob("*.json")
     before = path.read_bytes()
     assert "2 frames, batches of 1" in vidcom2("bench", "--plot-only", path)[1]

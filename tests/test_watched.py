@@ -1,5 +1,6 @@
 """A watched video answers as `ask` does: at once, from its file, from its KV cache, and in another process."""
 
+import json
 import subprocess
 import sys
 import time
@@ -12,10 +13,11 @@ import torch
 from conftest import Family, only
 from models import RETENTION_RATIO
 from safetensors.torch import load_file, save_file
-from test_cli import vidcom2 as command
+from test_cli import vidcom2 as cli
 from transformers import LogitsProcessor
 
 import vidcom2
+from vidcom2.answering import many
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.watched import Watched
 from vidcom2.errors import OptionError
@@ -214,6 +216,82 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
+@ONE
+def test_requests_about_a_watched_video_share_batches_with_others(
+    family: Family, video: vidcom2.Video, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not fit ends in an error of its own. No watched video is encoded again."""
+    path, clip = tmp_path / "clip.watched", tmp_path / "clip.mp4"
+    clip.write_bytes(DEMO_VIDEO.read_bytes())
+    watch(family, clip, num_frames=4, retention_ratio=0.5).save(path, prefill=True)
+    batches, encoded = [], []
+    generated, encode = many.TransformersEngine._generated, many.encode
+    monkeypatch.setattr(
+        many.TransformersEngine, "_generated", lambda *given: batches.append(given[1]) or generated(*given)
+    )
+    monkeypatch.setattr(many, "encode", lambda *given: encoded.append(given) or encode(*given))
+    requests: list[dict[str, Any]] = [
+        {"video": str(path), "prompt": "Who?"},
+        {"video": str(path), "prompt": "Who?", "retention_ratio": 0.25},
+        {"video": str(path), "prompt": "What happens?", "retention_ratio": 0.5},
+        {"video": str(path), "prompt": "Who?", "num_frames": 4},
+        {"video": str(tmp_path / "none.watched"), "prompt": "Who?"},
+        {"video": video, "prompt": "Where?"},
+    ]
+    found = {
+        each.request.id: each
+        for each in vidcom2.answer_many(requests, family.model, processor=family.processor, num_frames=2)
+    }
+    for number, seen, prompt in ((1, clip, "Who?"), (3, clip, "What happens?"), (6, video, "Where?")):
+        ratio = RETENTION_RATIO if seen is video else 0.5
+        expected = vidcom2.ask(
+            seen, prompt, family.model, processor=family.processor, num_frames=4, retention_ratio=ratio
+        )
+        answered = found[str(number)]
+        assert answered.answer == expected and answered.error is None
+        assert answered.prompt_tokens == expected.prompt_tokens
+        assert answered.full_video_tokens == expected.full_video_tokens
+    for number, reason in ((2, "`retention_ratio` is 0.25"), (4, "`num_frames` is for"), (5, "there is no file")):
+        assert reason in str(found[str(number)].error)
+    assert [len(batch) for batch in batches] == [3] and len(encoded) == 1
+    (other,) = vidcom2.answer_many(requests[:1], family.model, processor=family.processor, retention_ratio=0.25)
+    assert "`retention_ratio` is 0.25" in str(other.error)
+    clip.write_bytes(path.read_bytes())
+    (changed,) = vidcom2.answer_many(requests[:1], family.model, processor=family.processor)
+    assert "has changed since" in str(changed.error)
+
+
+def test_commands_answer_from_a_watched_video_or_say_why_not(tmp_path: Path) -> None:
+    model, processor = vidcom2.load("toy:llava_onevision", device="cpu")
+    path, asked = tmp_path / "clip.watched", "What is the digit?"
+    watched = vidcom2.watch(DEMO_VIDEO, model, processor=processor, num_frames=16)
+    watched.save(path)
+    answer = watched.ask(asked)
+    _, output, _ = cli("run", "--video", str(path), "--prompt", asked)
+    said = f"({answer.video_tokens} of {answer.full_video_tokens} video tokens, {answer.new_tokens} generated)"
+    assert said in output and f"\n{answer}\n" in output and "not compared" in output
+    for arguments, reason in (
+        (("run", "--video", path, "--num-frames", "16"), "`--num-frames` needs the frames"),
+        (("run", "--video", path, "--retention-ratio", "0.5"), "`--retention-ratio` is 0.5, but the video was"),
+        (
+            ("explain", "--video", path, "-o", tmp_path / "kept.png"),
+            "holds tokens and no frames",
+        ),
+    ):
+        code, _, error = cli(*map(str, arguments))
+        assert code == 2 and reason in error
+    requests, answers = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    lines = [{"video": path.name, "prompt": asked}, {"video": path.name, "prompt": asked, "num_frames": 2}]
+    requests.write_text("\n".join(map(json.dumps, lines)))
+    assert "1 of 2 requests can be asked" in cli("run", "--requests", str(requests), "--check")[1]
+    for ratio, expected in (("0.5", None), ("0.25", answer)):
+        answers.unlink(missing_ok=True)
+        answers.with_suffix(".jsonl.run.json").unlink(missing_ok=True)
+        cli("run", "--requests", str(requests), "-o", str(answers), "--retention-ratio", ratio)
+        rows = {row["id"]: row for row in map(json.loads, answers.read_text().splitlines())}
+        assert rows["1"].get("answer") == expected and ("error" in rows["1"]) == (expected is None)
+
+
 IN_ANOTHER_PROCESS = """
 import sys, vidcom2
 model, processor = vidcom2.load("toy:llava_onevision", device="cpu")
@@ -242,36 +320,6 @@ def test_another_process_gives_the_same_answers(tmp_path: Path) -> None:
         for name, path in (("few", paths[0]), ("full", tmp_path / "full.watched"))
     }
     assert sizes["few"] <= 0.27 * sizes["full"]
-
-
-def test_requests_and_the_command_answer_about_a_watched_video(tmp_path: Path) -> None:
-    """In one batch with other videos. What a watched video no longer has is refused, for that request alone."""
-    model, processor = vidcom2.load("toy:llava_onevision", device="cpu")
-    path = tmp_path / "clip.watched"
-    watched = vidcom2.watch(DEMO_VIDEO, model, processor=processor, num_frames=16)
-    watched.save(path)
-    requests = [
-        {"video": str(path), "prompt": "What is the digit?"},
-        {"video": str(path), "prompt": "What is the digit?", "retention_ratio": 0.5},
-        {"video": str(DEMO_VIDEO), "prompt": "What is the digit?", "num_frames": 15},
-        {"video": str(tmp_path / "none.watched"), "prompt": "Why?"},
-        {"video": str(path), "prompt": "How many scenes are there?"},
-    ]
-    rows = {row.request.id: row for row in vidcom2.answer_many(requests, model, processor=processor, batch_size=3)}
-    expected = watched.ask(["What is the digit?", "How many scenes are there?"])
-    assert [rows["1"].answer, rows["5"].answer] == expected and rows["3"].answer == "2"
-    assert rows["1"].prompt_tokens == expected[0].prompt_tokens and rows["1"].full_video_tokens == 401
-    assert "`retention_ratio` is 0.5, but" in str(rows["2"].error) and "there is no file" in str(rows["4"].error)
-
-    code, said, _ = command("run", "--video", path, "--prompt", "What is the digit?")
-    assert code == 0 and "Answer (105 of 401 video tokens, 2 generated)\n2\n" in said
-    for refused, message in [
-        (["run", "--video", path, "--against", "evs"], "`--against` needs all tokens"),
-        (["run", "--video", path, "--retention-ratio", 0.5], "`--retention-ratio` is 0.5, but"),
-        (["explain", "--video", path, "--output", tmp_path / "x.png"], "is a watched video, which holds tokens"),
-    ]:
-        code, _, errors = command(*refused)
-        assert code == 2 and message in " ".join(errors.split())
 
 
 SAVES = """
@@ -303,3 +351,5 @@ def test_a_killed_save_leaves_the_old_or_the_new_file(tmp_path: Path, kills: int
             process.kill()
         left = vidcom2.load_watched(path, model, processor=processor)
         assert left.ask("What is the digit?") == expected[left.features.pooler_output[0].shape]
+    watched.save(path)  # which removes what the killed ones left
+    assert list(tmp_path.iterdir()) == [path]

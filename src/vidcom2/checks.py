@@ -136,9 +136,9 @@ def local_path(source: str) -> str | None:
         return source
 
 
-def is_watched(video: object) -> bool:
-    """Tell whether a video is one that `vidcom2 watch` wrote: tokens, and no frames."""
-    return isinstance(video, str) and video.endswith(".watched")
+def is_watched(source: object) -> bool:
+    """Tell whether a video is a file that `vidcom2 watch` wrote, which its ending says."""
+    return isinstance(source, str) and source.endswith(".watched")
 
 
 def check_video_file(source: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..configuration.compression_settings import SETTING_NAMES
 from ..finding_checkpoints import Resolved
 from ..records.fingerprints import identity_of
 from .requests import HowToAnswer
@@ -31,4 +32,5 @@ def start_engine(
     from .many import TransformersEngine
 
     checkpoint = load_resolved(model)
-    return TransformersEngine(checkpoint, how), checkpoint.identity
+    of_calls = {name: value for name, value in model.settings.items() if name in SETTING_NAMES and value is not None}
+    return TransformersEngine(checkpoint, how, of_calls), checkpoint.identity

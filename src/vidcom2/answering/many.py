@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, groupby, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ from .arguments import (
 )
 from .background import Background
 from .frame_size import size_of_frames
-from .generation import EncodedVideos, check_encoded_alike, compress, encode, generate, joined
+from .generation import check_encoded_alike, compress, encode, generate, joined
 from .prepared_video import PreparedVideo, prepare_video
 from .prompting import (
     check_prompt,
@@ -46,7 +46,7 @@ from .prompting import (
 )
 from .requests import HowToAnswer, VideoRequest, request_of
 from .watched import Watched, check_kept, load_watched_file
-from .watched_file import read_header
+from .watched_file import encoder_identity, read_header
 
 OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
 HELD_BATCHES = 4  # how many are encoded before one is answered, so that a batch has prompts of similar length
@@ -110,7 +110,8 @@ def answer_many(
     Args:
         requests: dicts with `video` (a path, a URL, a `Video`, or, with `fps` or `times`, a list of the paths of
             pictures) and `prompt`. They may have an `id` (otherwise their number, from 1), `num_frames`,
-            `max_new_tokens`, `chat_template_kwargs` and settings of VidCom² of their own.
+            `max_new_tokens`, `chat_template_kwargs` and settings of VidCom² of their own. A path that ends in
+            `.watched` is a file of `Watched.save`, which has frames and settings already.
         model: as in `ask`.
         processor: the processor of a loaded model.
         num_frames: how many frames are sampled, evenly in time.
@@ -183,13 +184,13 @@ class Prepared:
         prompts: what the engine takes for each request that can be asked.
         video: what it takes for their video, if that is not part of the prompts.
         written: how the video stands in a prompt, for an engine that prepares it once.
-        watched: the features of a video that was watched before; None for other videos.
+        watched: the video, if it was watched before and is not encoded again.
     """
 
     prompts: list[Any] = field(default_factory=list)
     video: dict[str, Any] = field(default_factory=dict)
     written: PreparedVideo | None = None
-    watched: VidCom2VideoFeatures | None = None
+    watched: Watched | None = None
     lost_frames: int = 0
     refused: list[AnsweredRequest] = field(default_factory=list)
 
@@ -246,13 +247,13 @@ class Engine(ABC):
                 if video is None:
                     try:
                         if is_watched(request.video):
-                            video = self.watched(Path(cast(str, request.video)))
+                            video = self.watched(Path(str(request.video)))
                         else:
                             video = request.read_by(read, self.how.num_frames)
+                            result.lost_frames = video.lost
                     except Exception as error:
                         unreadable = refusal(error)
                         raise
-                    result.lost_frames = 0 if isinstance(video, Watched) else video.lost
                 template_arguments = {**self.how.chat_template_kwargs, **request.chat_template_kwargs}
                 result.prompts.append(self.prompt(request, video, template_arguments, result))
             except Exception as error:
@@ -270,10 +271,11 @@ class Engine(ABC):
         check_template_arguments(self.processor, request.chat_template_kwargs)
 
     def watched(self, path: Path) -> Watched:
-        """Load a watched video. Raises an OptionError if it does not fit the model, or the engine takes none."""
+        """Return what a file holds of a watched video. Raises an OptionError if it does not fit, or with an engine that
+        encodes videos itself."""
         raise OptionError(
-            f"{str(path)!r} is a watched video, and this engine encodes each video itself. Pass the video's own file, "
-            "or take --engine transformers."
+            f"{str(path)!r} is a watched video, but this engine encodes videos itself. Ask about the video that it was "
+            "made of, or with --engine transformers."
         )
 
     @abstractmethod
@@ -360,14 +362,20 @@ class TransformersEngine(Engine):
         self.arguments = with_tokenizer(dict(arguments or {}), checkpoint)
         self.fitting = math.inf  # most tokens of a batch, with padding and answers; lowered when a batch does not fit
         self._of_thread = threading.local()
+        self._encoder: Mapping[str, Any] | None = None
 
     def check(self, request: VideoRequest) -> None:
         super().check(request)
+        if is_watched(request.video):  # `prompt` compares its own settings
+            return
         settings = self._settings(request)  # the videos of all requests are encoded together
         check_encoded_alike(settings, self.model.config.compression_settings().vision_settings())
 
     def watched(self, path: Path) -> Watched:
-        return load_watched_file(path, read_header(path), self.checkpoint, {})
+        header = read_header(path)
+        if self._encoder is None:  # which reads all of its weights
+            self._encoder = encoder_identity(self.checkpoint)
+        return load_watched_file(path, header, self.checkpoint, self.settings, self._encoder)
 
     def prompt(
         self, request: VideoRequest, video: Video | Watched, template_arguments: dict[str, Any], group: Prepared
@@ -377,14 +385,13 @@ class TransformersEngine(Engine):
             self._of_thread.processor = copy.deepcopy(self.processor)
         processor = self._of_thread.processor
         if isinstance(video, Watched):
-            check_kept(video.settings, self._settings(request).as_dict())
-            group.written, group.watched = video.prepared, video.features
+            check_kept(video.settings, request.settings)
+            group.written, group.watched = video.prepared, video
         elif group.written is None:
             group.written, inputs = prepare_video(processor, video)
             group.video = video_arguments(self.model, inputs)
             # This halves the memory for a model in half precision. Other inputs must not be rounded.
             group.video["pixel_values_videos"] = group.video["pixel_values_videos"].to(self.model.dtype)
-        assert group.written is not None
         return request, group.written.prompt(processor, self.model, request.prompt, template_arguments, device="cpu")
 
     def _answered(self, take: Callable[[bool], Prepared | None]) -> Iterator[AnsweredRequest]:
@@ -416,15 +423,20 @@ class TransformersEngine(Engine):
         refused = list(group.refused)
         if not group.prompts:
             return prompts, refused
+        if group.watched is not None:
+            features, settings = group.watched.features, group.watched.settings
+            of_each = [self._prompt(request, inputs, features, settings, 0) for request, inputs in group.prompts]
+            return of_each, refused
         settings_of_each = [self._settings(request) for request, _ in group.prompts]
         kept: dict[tuple[Any, ...], VidCom2VideoFeatures | ValueError] = {}
         try:
-            video = self._encoded(group)
+            on_device = BatchFeature(group.video).to(self.model.device)
+            video = encode(self.model, on_device, self.model.config.compression_settings())
             for (request, inputs), settings in zip(group.prompts, settings_of_each, strict=True):
                 key = tuple(settings.as_dict().items())
                 if key not in kept:
                     try:
-                        kept[key] = group.watched or compress(self.model, cast(EncodedVideos, video), settings)
+                        kept[key] = compress(self.model, video, settings)
                     except ValueError as error:  # such as a ratio too low for the method
                         kept[key] = error
                 features = kept[key]
@@ -440,13 +452,6 @@ class TransformersEngine(Engine):
                 return None
             return [], group.refused + [AnsweredRequest(request, error=reason) for request, _ in group.prompts]
         return prompts, refused
-
-    def _encoded(self, group: Prepared) -> EncodedVideos | None:
-        """Run the vision tower, unless the video was watched before."""
-        if group.watched is not None:
-            return None
-        on_device = BatchFeature(group.video).to(self.model.device)
-        return encode(self.model, on_device, self.model.config.compression_settings())
 
     def _settings(self, request: VideoRequest) -> CompressionSettings:
         return self.model.config.compression_settings(**{**self.settings, **request.settings})

@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..checks import FAMILY_SETTINGS, check_settings, whole_number
+from ..checks import FAMILY_SETTINGS, check_settings, is_watched, whole_number
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import ALIKE, OptionError, brief, did_you_mean, sentence
 from ..records.jsonl import json_object, numbered_lines
@@ -54,8 +54,8 @@ class VideoRequest:
 
     Attributes:
         id: its own id, or its number, from 1.
-        video: a path, absolute or from the current folder, an http(s) URL, a list of the paths of pictures, or what
-            `read_video` returned.
+        video: a path, absolute or from the current folder, of a video or of a watched one, an http(s) URL, a list of
+            the paths of pictures, or what `read_video` returned.
         prompt: what the model reads.
         num_frames, max_new_tokens: those of this request; None means those of the run.
         chat_template_kwargs: values for the chat template, beside those of the run.
@@ -124,6 +124,8 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
                     raise OptionError(
                         f"`{name}` is for a list of pictures, but `video` has its own times. Leave it out"
                     )
+            if is_watched(video) and given.get("num_frames") is not None:
+                raise OptionError("`num_frames` is for a video, but a watched one has no frames left. Leave it out")
         return VideoRequest(
             id=known,
             video=cast("str | list[str] | Video", video),

@@ -244,19 +244,24 @@ def watch_frames(checkpoint: Checkpoint, video: Video, settings: Mapping[str, An
 
 
 def load_watched_file(
-    path: Path, header: Mapping[str, Any], checkpoint: Checkpoint, asked: Mapping[str, Any]
+    path: Path,
+    header: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    asked: Mapping[str, Any],
+    encoder: Mapping[str, Any] | None = None,
 ) -> Watched:
     """Return the video that `Watched.save` wrote to a file.
 
     Args:
         header: what `read_header` returned for the file.
         asked: settings that it must have been watched with.
+        encoder: the `encoder_identity` of the checkpoint, if it is known already.
 
     Raises:
         OptionError: on a file that `read_watched` refuses, and on other settings.
     """
     check_kept(CompressionSettings(**header["settings"]), asked)
-    return Watched(checkpoint, **read_watched(path, header, checkpoint))
+    return Watched(checkpoint, **read_watched(path, header, checkpoint, encoder))
 
 
 def _common(ids: Tensor, other: Tensor) -> int:

@@ -30,7 +30,7 @@ from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.families.llava_videos import VideoLayout
 from ..modeling.methods.compression import VideoCompression
 from ..records.fingerprints import video_changed, video_stamp
-from ..records.whole_files import growing_file
+from ..records.whole_files import TakenError, only_writer
 from .prepared_video import PreparedVideo
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ def write_watched(watched: "Watched", path: Path, with_cache: bool) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     header["sha256"] = _sha256(tensors)
     try:
-        with growing_file(path) as part:
+        with only_writer(path) as part:
             save_file(tensors, part, metadata={HEADER: json.dumps(header)})
             with part.open("rb") as file:
                 os.fsync(file.fileno())
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, TakenError) as error:
         raise OptionError(f"cannot write {str(path)!r}: {one_line(error)}. Nothing was changed.") from error
 
 
@@ -165,17 +165,20 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def read_watched(path: Path, header: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
+def read_watched(
+    path: Path, header: Mapping[str, Any], checkpoint: Checkpoint, encoder: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the attributes of the `Watched` that a file holds, for the model that watched it.
 
     Args:
         header: what `read_header` returned for the file.
+        encoder: as in `load_watched_file`.
 
     Raises:
         OptionError: on a file with a changed byte, and on another model.
     """
     model = checkpoint.model
-    _check_same(path, "encoder", header["encoder"], encoder_identity(checkpoint))
+    _check_same(path, "encoder", header["encoder"], encoder or encoder_identity(checkpoint))
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dict)
@@ -275,14 +278,12 @@ def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
 
 def _check_same(path: Path, what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Check that the model is the one that watched the video. Raises an OptionError that names what differs."""
-    name = next((each for each in then if then[each] != now.get(each)), None)
-    if name is not None:
-        differs = {
-            "weights": "weights differ",
-            "config": "config differs",
-            "processor": "processor differs",
-        }.get(name, f"{name} differs ({then[name]!r} then, {now.get(name)!r} now)")
-        raise OptionError(f"{str(path)!r} was made by another model: the {what}'s {differs}. {AGAIN}")
+    differ = [name for name in then if then[name] != now.get(name)]
+    if differ:
+        name = differ[0]
+        values = "" if name in ("weights", "config", "processor") else f" ({then[name]!r} then, {now.get(name)!r} now)"
+        verb = "differ" if name == "weights" else "differs"
+        raise OptionError(f"{str(path)!r} was made by another model: the {what}'s {name} {verb}{values}. {AGAIN}")
 
 
 def _weights(module: torch.nn.Module, counts: Callable[[str], bool]) -> str:

@@ -20,6 +20,7 @@ from ..checks import check_given, check_settings, check_video_file, video_pixels
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, option_name, written_to
 from ..finding_checkpoints import Resolved, resolve
+from ..measuring.asking_again import table_of_asking_again
 from ..measuring.figures import of_setup
 from ..measuring.results import new_file, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
@@ -139,6 +140,14 @@ class BenchOptions:
             "--encode-once",
             help="Read and encode the video once a round, and count that time for each contender. This saves time on "
             "slow machines.",
+        ),
+    ] = False
+    ask_again: Annotated[
+        bool,
+        typer.Option(
+            "--ask-again",
+            help="Also measure further questions about one video with the first method and ratio: asked anew, and "
+            "from the features and the KV cache that `vidcom2 watch` keeps.",
         ),
     ] = False
     video: Annotated[
@@ -319,6 +328,7 @@ def _measured_model(
     import torch
 
     from ..answering.comparison import environment, steady_threads
+    from ..measuring.asking_again import ask_again
     from ..measuring.bench import bench
 
     checkpoint, certified, title = _model(options, model, size, device)
@@ -359,9 +369,11 @@ def _measured_model(
         with written_to(options.output):
             path = new_file(options.output, size or certified)
 
+        again: list[dict[str, Any]] = []
+
         def save(every: "list[Series]", complete: bool = False) -> None:
             with written_to(path):
-                write_results(path, title, certificate, [series.as_json() for series in every], complete)
+                write_results(path, title, certificate, [series.as_json() for series in every], complete, again)
 
         save([])
         with progress_bar() as progress:
@@ -379,6 +391,10 @@ def _measured_model(
                 save=save,
                 progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
             )
+        if options.ask_again:
+            frames = max(options.num_frames)
+            with status("Asking again ..."):
+                again = ask_again(checkpoint, candidates[0], video, frames, options.max_new_tokens, options.repeats)
         save(every, complete=True)
     del checkpoint
     if device.type == "cuda":
@@ -448,6 +464,9 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
             shown = terminal_tables([row for row in rows if of_setup(row) == setup])
             for cells in shown:
                 print_table(cells)
+        if "ask_again" in content:
+            print_line("[bold]Further questions about one video[/]")
+            print_table(table_of_asking_again(content["ask_again"]))
         for line in failures(rows):
             print_line(f"[yellow]Not measured:[/] {escape(line)}")
         if not content["complete"]:

@@ -66,8 +66,7 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
     Raises:
         typer.Exit: with code 3 if a row cannot be asked.
     """
-    named = {video for row in rows if row.problem is None for video in row.videos}
-    videos = _problems_of_videos(named, takes_watched=what == "requests")
+    videos = _problems_of_videos({video for row in rows if row.problem is None for video in row.videos})
     wrong = 0
     for row in rows:
         problem = row.problem or next((videos[video] for video in row.videos if video in videos), None)
@@ -86,7 +85,7 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
         raise typer.Exit(SOME_ERRORS)
 
 
-def _problems_of_videos(videos: Iterable[str], takes_watched: bool) -> dict[str, str]:
+def _problems_of_videos(videos: Iterable[str]) -> dict[str, str]:
     """Open each video once. Returns why it cannot be read, of those that cannot."""
     from ..video.reading import VideoError, check_video
 
@@ -95,7 +94,7 @@ def _problems_of_videos(videos: Iterable[str], takes_watched: bool) -> dict[str,
     with progress_bar() as progress:
         for video in progress.track(names, description="Opening videos"):
             try:
-                if takes_watched and is_watched(video):
+                if is_watched(video):
                     from ..answering.watched_file import read_header
 
                     read_header(Path(video))

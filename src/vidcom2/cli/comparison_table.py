@@ -24,13 +24,13 @@ def as_json(result: "Comparison") -> dict[str, Any]:
 
 
 def print_answer(answer: "Answer") -> None:
-    """Print an answer about a watched video, of which only the kept tokens are left."""
+    """Print an answer about a watched video, and from how many tokens it was given."""
     out.print(f"[bold]Model[/]   {escape(answer.model)}", highlight=False)
     out.print(f"[bold]Prompt[/]  {escape(str(answer.question))}", highlight=False)
-    tokens = f"{answer.video_tokens:,} of {answer.full_video_tokens:,} video tokens, {answer.new_tokens:,} generated"
-    out.print(f"[bold]Answer[/] ({tokens})", highlight=False)
+    kept, whole = f"{answer.video_tokens:,}", f"{answer.full_video_tokens:,}"
+    out.print(f"[bold]Answer[/] ({kept} of {whole} video tokens, {answer.new_tokens:,} generated)", highlight=False)
     out.print(_printable(answer), markup=False, highlight=False)
-    out.print("The other tokens were not kept, so there is no comparison.", style="dim")
+    out.print("It is not compared with all tokens, because a watched video holds the kept ones alone.", style="dim")
 
 
 def print_comparison(result: "Comparison", true_answer: str | None = None) -> None:

@@ -119,8 +119,7 @@ def watched_video(
     model: str | None, video: str | None, num_frames: int, placement: Placement, settings: Mapping[str, Any]
 ) -> "Watched":
     """Load the model and let it watch the video, or load what it has watched before."""
-    if is_watched(video):
-        assert video is not None
+    if video is not None and is_watched(video):
         check_video_file(video)
         resolved = resolve(model, placement, settings)
         import_libraries(placement)

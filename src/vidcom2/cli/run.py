@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,15 +17,12 @@ from .run_options import (
     DEFAULT_PROMPT,
     DEMO_AGAINST,
     ENGINES,
-    NEEDS_THE_VIDEO,
+    NEEDS_FRAMES,
     NOT_OF_ENGINE,
     ONLY_MANY,
     ONLY_ONE,
     RunOptions,
 )
-
-if TYPE_CHECKING:
-    from ..answering.answer import Answer
 
 
 @takes_settings
@@ -38,6 +34,7 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
     Prints the answers, the number of tokens in the language model's prompt (counted there), the seconds that its
     prefill and the whole of `generate` took (medians), and how many tokens each frame kept. Without arguments it runs a
     demo, in which a toy model answers a question about a clip, and another method answers with as many tokens.
+    About a video that `vidcom2 watch` wrote it prints the answer alone, since only the kept tokens are left.
 
     With --videos or --requests it answers about many videos, in batches and with compression only, and writes each
     answer to --output as soon as it is there. The same command, started again, continues where it stopped. Exit code 3
@@ -61,9 +58,16 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
             check_settings({"compression_method": options.against}, typed={"compression_method": "--against"})
         of_template = template_arguments(options.chat_template_kwargs)
         if is_watched(options.video):
-            reason = "needs all tokens or the frames of the video, and a watched video has neither"
-            _check_not_given(context, NEEDS_THE_VIDEO, reason)
-            print_answer(_of_watched(options, of_template))
+            _check_not_given(context, NEEDS_FRAMES, "needs the frames of a video, but a watched one has none left")
+            watched = watched_video(
+                options.model, options.video, options.num_frames, options.placement, options.settings
+            )
+            with status("Answering ..."):
+                answer = watched.ask(
+                    prompt or DEFAULT_PROMPT, max_new_tokens=options.max_new_tokens, chat_template_kwargs=of_template
+                )
+            announce_demo(options.model, options.video)
+            print_answer(answer)
             return
         clip = shown_with(options.model)[0] if options.video is None else None
         is_demo = clip is not None and toy_of(options.model) is not None and prompt is None
@@ -95,17 +99,6 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
         else:
             announce_demo(options.model, options.video)
             print_comparison(result, clip.answer if clip and is_demo else None)
-
-
-def _of_watched(options: RunOptions, of_template: dict[str, Any]) -> "Answer":
-    given = options.model, options.video, options.num_frames, options.placement, options.settings
-    watched = watched_video(*given)
-    with status("Answering ..."):
-        return watched.ask(
-            options.prompt or DEFAULT_PROMPT,
-            max_new_tokens=options.max_new_tokens,
-            chat_template_kwargs=of_template,
-        )
 
 
 def _check_not_given(context: typer.Context, names: Sequence[str], reason: str) -> None:

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from ..placement import Placement
-from .loading import FramesOption, ModelOption, TemplateOption, VideoOption
+from .loading import FramesOption, ModelOption, TemplateOption
 
 DEFAULT_PROMPT = "What happens in the video?"
 DEMO_AGAINST = "uniform_frames"
 MANY = "Many videos"  # the panel in the help that shows the options for many videos
 ONLY_ONE = ("video", "repeats", "baseline", "against", "as_json")  # options that work with one video only
-NEEDS_THE_VIDEO = ("num_frames", "scale_while_reading", "repeats", "baseline", "against", "as_json")
+NEEDS_FRAMES = ("num_frames", "scale_while_reading", "repeats", "against", "as_json")  # options
 ENGINES = ("transformers", "vllm", "ray")
 RAY_ENGINES = ("transformers", "vllm")
 OF_RAY = ("ray_engine", "ray_workers", "rows_per_part")
@@ -40,7 +40,14 @@ class RunOptions:
     settings: dict[str, Any] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
     model: ModelOption = None
-    video: VideoOption = None
+    video: Annotated[
+        str | None,
+        typer.Option(
+            help="Video file, http(s) URL, or what `vidcom2 watch` wrote. Without this option, a short clip that comes "
+            "with vidcom2.",
+            show_default=False,
+        ),
+    ] = None
     prompt: Annotated[
         str | None,
         typer.Option(help="Question about the video.", show_default=f"{DEFAULT_PROMPT}, or the question of the clip"),
@@ -79,8 +86,9 @@ class RunOptions:
     requests: Annotated[
         str | None,
         typer.Option(
-            help="JSONL file. Each line has `video` and `prompt`, and may have `id`, `max_new_tokens`, "
-            "`retention_ratio` and so on. With --engine ray also a Parquet file, a folder, or a URL (s3://, http://).",
+            help="JSONL file. Each line has `video` (also a watched one) and `prompt`, and may have `id`, "
+            "`max_new_tokens`, `retention_ratio` and so on. With --engine ray also a Parquet file, a folder, or a URL "
+            "(s3://, http://).",
             show_default=False,
             rich_help_panel=MANY,
         ),

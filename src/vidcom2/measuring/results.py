@@ -30,13 +30,19 @@ def new_file(folder: Path, name: str, now: datetime | None = None) -> Path:
 
 
 def write_results(
-    path: Path, title: str, certificate: Mapping[str, Any], every: Sequence[Mapping[str, Any]], complete: bool
+    path: Path,
+    title: str,
+    certificate: Mapping[str, Any],
+    every: Sequence[Mapping[str, Any]],
+    complete: bool,
+    again: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
     """Write the file that `vidcom2 publish --results` reads: for each series the cells of its row, and its `figures`.
 
     Args:
         every: the series that were measured, as `Series.as_json` returns them.
         complete: whether nothing is left to measure.
+        again: what `ask_again` measured, if it was asked to.
     """
     rows = figures(every)
     headings, *cells = efficiency_table(rows)
@@ -44,6 +50,7 @@ def write_results(
         dict(zip(headings, row, strict=True)) | {"figures": dict(each)} for row, each in zip(cells, every, strict=True)
     ]
     content = {"schema": SCHEMA, "title": title, "birth_certificate": certificate, "complete": complete, "rows": shown}
+    content |= {"ask_again": again} if again else {}
     write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return rows
 

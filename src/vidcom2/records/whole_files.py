@@ -36,6 +36,30 @@ def growing_file(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+@contextmanager
+def only_writer(path: Path) -> Iterator[Path]:
+    """Yield the name of a temporary file that replaces `path` when the block ends, in a folder of its own.
+
+    Whatever else is written there, such as the temporary files of a library, goes with the folder. If the process is
+    killed, the next one that writes `path` removes the folder.
+
+    Raises:
+        TakenError: if another process is writing `path`.
+        FileNotFoundError: if there is no folder for it.
+    """
+    if not path.parent.is_dir():  # the lock would make it
+        raise FileNotFoundError(f"there is no folder {str(path.parent)!r}")
+    folder = path.with_name(f".{path.name}.incomplete")
+    with locked(path.with_name(f".{path.name}.lock"), f"another process is writing {str(path)!r}"):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            yield folder / path.name
+            os.replace(folder / path.name, path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that it is complete or, after an interruption, unchanged."""
     with growing_file(path) as part, part.open("xb") as file:

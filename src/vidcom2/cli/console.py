@@ -130,6 +130,14 @@ def as_typed(message: str) -> str:
     return re.sub(r"`(\w+)`(?= is )", lambda match: f"`{_typed.get(match[1], match[1])}`", message)
 
 
+def check_not_given(context: typer.Context, names: Sequence[str], reason: str) -> None:
+    """Refuse options that the user typed although they do not apply."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise OptionError(f"`{parameter.opts[0]}` {reason}. Leave it out.")
+
+
 def import_for_command(modules: Sequence[str]) -> None:
     """Import the modules that `--import` names, for the command that runs."""
     with one_line_errors():

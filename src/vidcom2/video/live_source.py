@@ -83,8 +83,8 @@ class LiveSource:
         """Close the source. This waits for the thread, so up to `TIMEOUT` seconds where a source sends nothing."""
         self._stop()
         self._begun.set()
-        self._waiting = None
         self._thread.join(TIMEOUT + 1)
+        self._waiting = None
 
     def __enter__(self) -> "LiveSource":
         return self
@@ -108,6 +108,8 @@ class LiveSource:
                     raise VideoError(f"no frame of the video {self.source!r} can be decoded. Download it again.")
             else:
                 self._play_again_and_again(container)
+        except FFmpegError as error:
+            self._error = unreadable(self.source, error)
         except Exception as error:  # it is raised where frames are taken
             self._error = error
         self._stop()
@@ -167,9 +169,10 @@ class LiveSource:
 
     def _now(self) -> float:
         """Return how many seconds ago the first frame was shown."""
+        now = monotonic()
         if self._started is None:
-            self._started = monotonic()
-        return monotonic() - self._started
+            self._started = now
+        return now - self._started
 
     def _wait(self, seconds: float) -> None:
         """Wait so long, or until the source is closed."""

@@ -60,10 +60,17 @@ class LiveSource:
         self._shape: tuple[int, int] | None = None
         self._waiting: tuple[np.ndarray, float] | None = None
         self._error: Exception | None = None
-        self._begun, self._stopping, self._changed = Event(), Event(), Condition()
-        container = self._open()
-        self._thread = Thread(target=self._run, args=(container,), name="vidcom2 live source", daemon=True)
+        self._opened, self._begun, self._stopping, self._changed = Event(), Event(), Event(), Condition()
+        self._thread = Thread(target=self._run, name="vidcom2 live source", daemon=True)
         self._thread.start()
+        try:
+            self._opened.wait()  # which Ctrl-C interrupts, other than opening itself
+        except BaseException:
+            self.close()
+            raise
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
 
     def __iter__(self) -> "LiveSource":
         return self
@@ -98,8 +105,10 @@ class LiveSource:
     # In the thread
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _run(self, container: InputContainer) -> None:
+    def _run(self) -> None:
         try:
+            container = self._open()
+            self._opened.set()
             if self.is_file:
                 self._begun.wait()
                 with container:
@@ -113,6 +122,7 @@ class LiveSource:
         except Exception as error:  # it is raised where frames are taken
             self._error = error
         self._stop()
+        self._opened.set()
 
     def _stop(self) -> None:
         with self._changed:

@@ -76,8 +76,8 @@ class LiveSource:
         return self
 
     def __next__(self) -> tuple[np.ndarray, float]:
-        self._begun.set()
         with self._changed:
+            self._begun.set()
             self._changed.wait_for(lambda: self._waiting or self._stopping.is_set())
             newest, self._waiting = self._waiting, None
         if newest is not None:

@@ -1,20 +1,25 @@
-"""`vidcom2 chat` answers questions about a video one after the other. `answering/conversation.py` does the work."""
+"""`vidcom2 chat` answers questions about a video one after the other. `answering/conversation.py` does the work, and
+`chat_stream.py` for a live video."""
 
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
 
+from ..checks import FAMILY_SETTINGS, check_given
+from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError
 from ..placement import Placement
-from .chat_stream import chat_about_stream
+from .chat_stream import stream_chat
 from .console import (
     INTERRUPTED,
     as_typed,
+    check_not_given,
     err,
     one_line_errors,
     out,
-    questions,
     takes_fields,
     takes_placement,
     takes_settings,
@@ -28,6 +33,9 @@ from .loading import (
     template_arguments,
     watched_video,
 )
+
+QUIT = ("/quit", "/exit")
+NOT_OF_STREAM = {"video", "num_frames", "recommended", *SETTING_NAMES, *FAMILY_SETTINGS} - {"max_video_tokens"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +53,16 @@ class ChatOptions:
         ),
     ] = None
     model: ModelOption = None
-    num_frames: FramesOption = 32
     stream: Annotated[
         str | None,
         typer.Option(
-            help="Watch a stream: `camera`, a URL (http, rtsp, rtmp, srt, tcp, udp), or a file at its own speed. Each "
-            "question is asked by itself.",
+            help="A live video instead: a URL (http, rtsp, rtmp, tcp, udp), `camera`, or a file, which is played. At "
+            "most --max-video-tokens of it are remembered, 1568 by default.",
             show_default=False,
         ),
     ] = None
-    fps: Annotated[float, typer.Option(help="With --stream, the most frames per second to watch.", min=0.01)] = 2.0
+    fps: Annotated[float, typer.Option(help="The most frames of a second of --stream that are shown.")] = 2.0
+    num_frames: FramesOption = 32
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 256
     chat_template_kwargs: TemplateOption = None
 
@@ -62,38 +70,78 @@ class ChatOptions:
 @takes_settings
 @takes_placement
 @takes_fields(ChatOptions)
-def chat_command(options: ChatOptions) -> None:
+def chat_command(context: typer.Context, options: ChatOptions) -> None:
     """Talk about a video: the model is loaded once, and each question continues the conversation.
 
     Questions are lines on stdin. An empty line is skipped, and `/quit` or the end of the input ends the conversation.
-    The video is encoded and compressed once; the KV cache holds its kept tokens and all turns. With `--stream`, a live
-    video is remembered in `--max-video-tokens` (1568) tokens.
+    The video is encoded and compressed once; the KV cache holds its kept tokens and all turns.
+
+    With --stream the model watches a live video, and each question is asked by itself about all that was shown until
+    then. Frames for which it has no time are dropped.
     """
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
-        if options.stream is not None:
-            chat_about_stream(options.stream, options)
-            return
         of_template = template_arguments(options.chat_template_kwargs)
-        watched = watched_video(options.model, options.video, options.num_frames, options.placement, options.settings)
-        from transformers import TextStreamer
+        if options.stream is None:
+            check_not_given(context, ("fps",), "is for a live video, which --stream names")
+            _talk(options, of_template)
+            return
+        check_not_given(context, tuple(NOT_OF_STREAM), "does not apply to a live video, which --stream names")
+        check_given("--stream", options.stream, "for a video file")
+        arguments = {"max_new_tokens": options.max_new_tokens, "chat_template_kwargs": of_template}
+        with stream_chat(
+            options.model, options.stream, options.fps, options.placement, options.settings, arguments
+        ) as chat:
+            announce_demo(options.model)
+            _answer_questions(chat.live.checkpoint.processor, chat.ask)
 
-        from ..answering.conversation import Conversation
 
-        announce_demo(options.model, options.video, "name its file: `vidcom2 chat FILE`")
-        print_lost(0 if watched.video is None else watched.video.lost)
-        conversation = Conversation(watched, options.max_new_tokens, of_template)
-        processor: Any = watched.checkpoint.processor
-        try:
-            for question in questions():
-                streamer = TextStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
-                try:
-                    conversation.ask(question, streamer)
-                except OptionError as error:  # the next question may be fine
-                    err.print(f"[bold red]Error:[/] {as_typed(str(error))}", highlight=False)
-                    continue
-                assert conversation.ids is not None
-                held, whole = conversation.cached_tokens, conversation.ids.shape[1]
-                out.print(f"({held:,} tokens in the KV cache, of {whole:,} in the conversation)", style="dim")
-        except KeyboardInterrupt:
-            out.print()
-            raise typer.Exit(INTERRUPTED) from None
+def _talk(options: ChatOptions, of_template: dict[str, Any]) -> None:
+    watched = watched_video(options.model, options.video, options.num_frames, options.placement, options.settings)
+    from ..answering.conversation import Conversation
+
+    announce_demo(options.model, options.video, "name its file: `vidcom2 chat FILE`")
+    print_lost(0 if watched.video is None else watched.video.lost)
+    conversation = Conversation(watched, options.max_new_tokens, of_template)
+
+    def ask(question: str, streamer: Any) -> str:
+        conversation.ask(question, streamer)
+        assert conversation.ids is not None
+        held, whole = conversation.cached_tokens, conversation.ids.shape[1]
+        return f"({held:,} tokens in the KV cache, of {whole:,} in the conversation)"
+
+    _answer_questions(watched.checkpoint.processor, ask)
+
+
+def _answer_questions(processor: Any, ask: Callable[[str, Any], str]) -> None:
+    """Answer the lines of stdin.
+
+    Args:
+        ask: takes a question and a streamer, which prints the answer. Returns a line about how it came about.
+    """
+    from transformers import TextStreamer
+
+    try:
+        for question in _questions():
+            streamer = TextStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
+            try:
+                line = ask(question, streamer)
+            except OptionError as error:  # the next question may be fine
+                err.print(f"[bold red]Error:[/] {as_typed(str(error))}", highlight=False)
+                continue
+            out.print(line, style="dim")
+    except KeyboardInterrupt:
+        out.print()
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _questions() -> Iterator[str]:
+    """Yield the lines of stdin until `/quit` or its end. Print a prompt before each if a person types them."""
+    asks = sys.stdin.isatty()
+    while True:
+        if asks:
+            out.print("[bold]>[/] ", end="")
+        line = sys.stdin.readline()
+        if not line or line.strip() in QUIT:
+            return
+        if line.strip():
+            yield line.strip()

@@ -1,85 +1,128 @@
-"""`vidcom2 chat --stream` answers questions about a stream while it is watched. `live/` does the work."""
+"""`vidcom2 chat --stream` answers questions about a live video. `live/live_video.py` and `video/live_source.py` do the
+work; here a thread hands the frames from one to the other."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Any, cast
 
-import typer
-
-from ..checks import FAMILY_SETTINGS
 from ..errors import OptionError
 from ..finding_checkpoints import resolve
-from .console import INTERRUPTED, as_typed, err, out, questions, status
-from .loading import announce_demo, import_libraries, template_arguments
+from ..placement import Placement
+from .console import print_line
+from .loading import import_libraries
 
 if TYPE_CHECKING:
-    from ..live.viewer import Viewer
-    from .chat import ChatOptions
-
-USED = ("max_video_tokens", "compression_positions", *FAMILY_SETTINGS)  # of the settings, by a live video
-
-
-def chat_about_stream(stream: str, options: "ChatOptions") -> None:
-    """Watch a stream, and answer each line of stdin by itself, about all that was seen until then."""
-    if options.video is not None:
-        raise OptionError(f"the video is {options.video!r}, but `--stream` is {stream!r}. Leave one of them out.")
-    for name, value in options.settings.items():
-        if name not in USED:
-            raise OptionError(
-                f"`{name}` is {value!r}, but a live video keeps what covers it in `max_video_tokens`. Leave it out."
-            )
-    of_template = template_arguments(options.chat_template_kwargs)
+    from ..answering.answer import Answer
+    from ..live.live_video import LiveVideo
     from ..video.live_source import LiveSource
 
-    source = LiveSource(stream, options.fps)
-    resolved = resolve(options.model, options.placement, options.settings)
-    import_libraries(options.placement)
-    from transformers import TextStreamer
 
-    from ..checkpoints import load_resolved
-    from ..live.live_video import MAX_VIDEO_TOKENS, LiveVideo
-    from ..live.viewer import Viewer
+class StreamChat:
+    """Adds the frames of a source to a live video in a thread, except while a question is answered."""
 
-    checkpoint = load_resolved(resolved)
-    most = options.settings.get("max_video_tokens", MAX_VIDEO_TOKENS)
-    live = LiveVideo(checkpoint.model, checkpoint.processor, max_video_tokens=most)
-    announce_demo(options.model)
+    def __init__(self, live: "LiveVideo", source: "LiveSource", arguments: Mapping[str, Any]) -> None:
+        self.live, self.source, self.arguments = live, source, arguments
+        self.seconds = 0.0  # the time of the last frame that was added
+        self._answering, self._ended, self._leaving = False, False, False
+        self._error: Exception | None = None
+        self._changed = Condition()  # whose lock the thread holds while it uses the live video
+        self._thread = Thread(target=self._watch, name="vidcom2 chat", daemon=True)
 
-    def ended(error: Exception | None) -> None:
-        if live.num_frames and not source.stopped:
-            why = "" if error is None else f": {as_typed(str(error))}"
-            err.print(f"[yellow]The stream has ended[/]{why}. Ask on, or leave by /quit.", highlight=False)
+    def ask(self, question: str, streamer: Any) -> str:
+        """Answer a question about all that was seen. Return a line that says how much that was and what is remembered.
 
-    viewer = Viewer(live, source, ended)
-    viewer.start()
-    tokenizer: Any = checkpoint.processor.tokenizer
-    try:
-        with status("Waiting for the first frame ..."):
-            viewer.wait_for_a_frame()
-        for question in questions():
-            with viewer.paused():
-                try:
-                    streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-                    live.ask(
-                        question,
-                        max_new_tokens=options.max_new_tokens,
-                        chat_template_kwargs=of_template,
-                        streamer=streamer,
-                    )
-                except OptionError as error:  # the next question may be fine
-                    err.print(f"[bold red]Error:[/] {as_typed(str(error))}", highlight=False)
-                    continue
-                out.print(f"({_told(viewer)})", style="dim")
-    except KeyboardInterrupt:
-        out.print()
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        viewer.stop()
+        Raises:
+            OptionError: on a question that cannot be asked.
+            VideoError: if the stream could not be watched.
+        """
+        self._answering = True  # from now on the thread waits, and frames are dropped
+        with self._changed:
+            try:
+                self._changed.wait_for(lambda: self.live.num_frames or self._ended)
+                self.raise_error()
+                answer = cast("Answer", self.live.ask(question, streamer=streamer, **self.arguments))
+            finally:
+                self._answering = False
+                self._changed.notify_all()
+            return self._summary(len(answer.compression.indices))
+
+    def raise_error(self) -> None:
+        """Raise the error that ended the stream, if one did."""
+        from ..video.file import VideoError
+
+        if isinstance(self._error, OptionError):  # no other question would do
+            raise VideoError(str(self._error)) from self._error
+        if self._error is not None:
+            raise self._error
+
+    def _watch(self) -> None:
+        try:
+            for frame, seconds in self.source:
+                with self._changed:
+                    self._wait_for_the_answer()
+                    self.live.add(frame, seconds)
+                    self.seconds = seconds
+                    self._changed.notify_all()
+        except Exception as error:  # the main thread raises it
+            self._error = error
+        with self._changed:
+            self._wait_for_the_answer()
+            self._ended = True
+            self._changed.notify_all()
+            if self._error is None and not self._leaving:
+                print_line(f"(the video has ended at {_clock(self.seconds)}: questions are about all of it)", "dim")
+
+    def _wait_for_the_answer(self) -> None:
+        self._changed.wait_for(lambda: not self._answering or not self.live.num_frames)
+
+    def _summary(self, remembered: int) -> str:
+        live, source = self.live, self.source
+        seen = -(-live.num_frames // live.frames_together) * (live.tokens_per_frame or 0)
+        parts = [f"at {_clock(self.seconds)}", f"{remembered:,} of {seen:,} video tokens remembered"]
+        if source.dropped:
+            parts.append(f"{source.dropped:,} frames dropped")
+        if source.reopened:
+            parts.append(f"opened again {source.reopened:,} times")
+        return f"({', '.join(parts)})"
+
+    def __enter__(self) -> "StreamChat":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._leaving = True
+        self.source.close()
+        self._thread.join()
 
 
-def _told(viewer: "Viewer") -> str:
-    """Return what of a stream is remembered, and what was missed."""
-    live, source = viewer.live, viewer.source
-    kept = len(live.watched().features.video_compressions[0].indices)
-    seen = -(-live.num_frames // live.frames_together) * (live.tokens_per_frame or 0)
-    missed = f", {source.dropped:,} frames dropped" if source.dropped else ""
-    again = f", opened again {source.reopened} times" if source.reopened else ""
-    return f"{kept:,} of {seen:,} tokens of {viewer.seconds:,.0f} s{missed}{again}"
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+@contextmanager
+def stream_chat(
+    model: str | None,
+    stream: str,
+    fps: float,
+    placement: Placement,
+    settings: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+) -> Iterator[StreamChat]:
+    """Open a stream, load the model, and let it watch the stream until the end of the `with` statement.
+
+    Args:
+        arguments: of `LiveVideo.ask`, for each question.
+    """
+    resolved = resolve(model, placement, settings)
+    from ..video.live_source import LiveSource
+
+    with LiveSource(stream, fps) as source:  # refuses what cannot be opened before the model is loaded
+        import_libraries(placement)
+        from ..checkpoints import load_resolved
+        from ..live.live_video import LiveVideo
+
+        checkpoint = load_resolved(resolved)
+        with StreamChat(LiveVideo(checkpoint.model, checkpoint.processor, **settings), source, arguments) as chat:
+            yield chat
+        chat.raise_error()

@@ -40,7 +40,6 @@ from ..records.fingerprints import digest, module_files
 
 out = Console()
 err = Console(stderr=True)
-QUIT = ("/quit", "/exit")  # lines that end a conversation
 SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
 ImportOption = Annotated[
     list[str] | None,
@@ -129,6 +128,14 @@ def _check_transformers() -> None:
 def as_typed(message: str) -> str:
     """Return a message in which an option has the name that the user typed: `--dtype` and not `dtype`."""
     return re.sub(r"`(\w+)`(?= is )", lambda match: f"`{_typed.get(match[1], match[1])}`", message)
+
+
+def check_not_given(context: typer.Context, names: Sequence[str], reason: str) -> None:
+    """Refuse options that the user typed although they do not apply."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise OptionError(f"`{parameter.opts[0]}` {reason}. Leave it out.")
 
 
 def import_for_command(modules: Sequence[str]) -> None:
@@ -366,16 +373,3 @@ def command_line(options: Any, command: str, without: Sequence[str] = (), **show
         typed = option_name(name)
         words += [typed] if value is True else [word for each in values for word in (typed, str(each))]
     return shlex.join(words)
-
-
-def questions() -> Iterator[str]:
-    """Yield the lines of stdin until `/quit` or its end. Print a prompt before each if a person types them."""
-    asks = sys.stdin.isatty()
-    while True:
-        if asks:
-            out.print("[bold]>[/] ", end="")
-        line = sys.stdin.readline()
-        if not line or line.strip() in QUIT:
-            return
-        if line.strip():
-            yield line.strip()

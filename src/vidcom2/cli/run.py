@@ -1,7 +1,6 @@
 """`vidcom2 run` compares answers about one video. For many videos, `run_many.py` writes a file of answers."""
 
 import json
-from collections.abc import Sequence
 
 import typer
 
@@ -9,7 +8,15 @@ from ..checks import check_given, check_settings, is_watched
 from ..errors import OptionError
 from ..toys import shown_with, toy_of
 from .comparison_table import as_json, print_answer, print_comparison
-from .console import one_line_errors, progress_bar, status, takes_fields, takes_placement, takes_settings
+from .console import (
+    check_not_given,
+    one_line_errors,
+    progress_bar,
+    status,
+    takes_fields,
+    takes_placement,
+    takes_settings,
+)
 from .loading import announce_demo, load_with_video, template_arguments, watched_video
 from .run_many import run_many
 from .run_on_ray import run_on_ray
@@ -43,22 +50,22 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
     prompt = options.prompt
     if options.videos is not None or options.requests is not None:
         with one_line_errors():
-            _check_not_given(context, ONLY_ONE, "is for one video, but --videos and --requests ask about many")
+            check_not_given(context, ONLY_ONE, "is for one video, but --videos and --requests ask about many")
             check_given("--prompt", prompt, f"for {DEFAULT_PROMPT!r}")
             if options.engine not in ENGINES:
                 raise OptionError(f"`engine` is {options.engine!r}, but must be one of {', '.join(ENGINES)}.")
-            _check_not_given(context, NOT_OF_ENGINE[options.engine], f"is not an option of --engine {options.engine}")
+            check_not_given(context, NOT_OF_ENGINE[options.engine], f"is not an option of --engine {options.engine}")
         (run_on_ray if options.engine == "ray" else run_many)(options)
         return
     remedy = "Take fewer frames (--num-frames), leave the full prompt out (--no-baseline), use --dtype bfloat16, or "
     with one_line_errors(remedy + "spread the model over devices (--device-map auto)."):
-        _check_not_given(context, ONLY_MANY, "is for many videos, which --videos or --requests names")
+        check_not_given(context, ONLY_MANY, "is for many videos, which --videos or --requests names")
         check_given("--prompt", prompt, "for the question of the demo")
         if options.against is not None:
             check_settings({"compression_method": options.against}, typed={"compression_method": "--against"})
         of_template = template_arguments(options.chat_template_kwargs)
         if is_watched(options.video):
-            _check_not_given(context, NEEDS_FRAMES, "needs the frames of a video, but a watched one has none left")
+            check_not_given(context, NEEDS_FRAMES, "needs the frames of a video, but a watched one has none left")
             watched = watched_video(
                 options.model, options.video, options.num_frames, options.placement, options.settings
             )
@@ -99,11 +106,3 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
         else:
             announce_demo(options.model, options.video)
             print_comparison(result, clip.answer if clip and is_demo else None)
-
-
-def _check_not_given(context: typer.Context, names: Sequence[str], reason: str) -> None:
-    """Refuse options that the user typed although they do not apply."""
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
-            raise OptionError(f"`{parameter.opts[0]}` {reason}. Leave it out.")

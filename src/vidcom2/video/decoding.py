@@ -72,7 +72,7 @@ def decode_in_order(
     left_out: int | None = None
 
     def keep(frame: av.VideoFrame, first: av.VideoFrame) -> None:
-        result.frames.append(upright_pixels(frame, first, stream, size))
+        result.frames.append(rgb_pixels(frame, first, stream, size))
         result.ranks.append(rank)
 
     with opened(path) as container:
@@ -178,7 +178,7 @@ def decode_sought(
                 for frame in _decoded_run(container, stream, index, run, count):
                     first = first or frame  # the file's first frame, with which the first run begins
                     if frame.pts in run.wanted:
-                        result.frames.append(upright_pixels(frame, first, stream, size))
+                        result.frames.append(rgb_pixels(frame, first, stream, size))
                         result.ranks.append(run.wanted[frame.pts])
     except (FFmpegError, _NotAsIndexed):
         return None
@@ -276,7 +276,7 @@ def _packets_of(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def upright_pixels(
+def rgb_pixels(
     frame: av.VideoFrame, first: av.VideoFrame, stream: av.VideoStream, size: FrameSize | None
 ) -> np.ndarray:
     """Return (height, width, 3) uint8, upright, in the size that is asked for or else that of the file's first frame,

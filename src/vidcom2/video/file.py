@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from mimetypes import guess_type
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import av
 import httpx
@@ -63,9 +63,9 @@ def unreadable(source: str, error: FFmpegError) -> VideoError:
     )
 
 
-def opened(path: str) -> InputContainer:
-    """Open a video file."""
-    return av.open(path, metadata_errors="ignore")  # a title in another encoding is no reason to fail
+def opened(path: str, **arguments: Any) -> InputContainer:
+    """Open a video file, or what else FFmpeg reads, with further arguments of `av.open`."""
+    return av.open(path, metadata_errors="ignore", **arguments)  # a title in another encoding is no reason to fail
 
 
 def video_stream(container: InputContainer, source: str) -> av.VideoStream:

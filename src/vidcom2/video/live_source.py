@@ -1,160 +1,275 @@
-"""Frames of a camera, a stream on the net or a file, as they would be seen live: each in its time, and none queued."""
+"""A live source of video, such as a camera, a URL or a file that is played, as frames that arrive at its own speed."""
 
+import re
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from math import floor, inf
 from pathlib import Path
-from threading import Event
+from threading import Condition, Event, Thread
+from time import monotonic
+from types import TracebackType
 
 import av
 import numpy as np
 from av.container import InputContainer
-from av.error import FFmpegError
+from av.error import ExitError, FFmpegError
 
-from ..checks import local_path, no_video_file
-from ..errors import one_line
-from .decoding import upright_pixels
-from .file import VideoError, local_file, opened, video_stream
+from ..checks import local_path
+from ..errors import brief
+from .decoding import rgb_pixels
+from .file import VideoError, local_file, opened, packets, unreadable, video_stream
 
-CAMERA = "camera"
-CAMERAS = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}:none")}  # FFmpeg's format, and the name
-ON_THE_NET = ("http", "https", "rtmp", "rtmps", "rtp", "rtsp", "srt", "tcp", "udp")
-PATIENCE = 5.0  # seconds to wait for a connection and its next bytes, and for a late stream to catch up
-PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before a stream that broke off is opened again; the last repeats
-LONGEST_STEP = 10.0  # seconds between two frames. A clock that jumps farther, or back, was set anew.
-JITTER = 0.001  # seconds by which a frame may come too early
-USUAL_RATE = 25  # frames per second of a stream that states neither times nor a rate
+SCHEMES = ("http", "https", "rtsp", "rtsps", "rtmp", "rtmps", "tcp", "udp")
+CAMERAS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}  # FFmpeg's name of a system's cameras
+TIMEOUT = 5.0  # seconds that a source may send nothing, before it counts as broken off; closing may take as long
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a source that broke off is opened again
+JUMP_BACK, JUMP_AHEAD = 1.0, 10.0  # seconds; time stamps that jump further begin to count anew
 
 
-@dataclass
 class LiveSource:
-    """A stream of frames that is played at its own speed. Iterate over it once.
+    """An iterator of the frames of a live source, each with its time.
 
-    A frame that is late, since the caller was busy, is dropped. A stream on the net that breaks off is opened again,
-    and one that ends too, unless it is a recording.
+    A thread reads the source at its own speed, a file too, whether or not frames are taken. Of the frames that arrive
+    in the meantime only the newest waits. A source other than a file that ends or breaks off is opened again, after
+    pauses that grow. Use it in a `with` statement: its end closes the source.
+
+    Yields:
+        (frame, seconds): (height, width, 3) uint8, upright, all of one size; and when it is shown, in seconds from the
+        first frame. A file begins when its first frame is asked for.
 
     Args:
-        name: a file; a URL that FFmpeg can open (http, rtsp, rtmp, srt, tcp, udp); or `camera`, `camera:1` and so on.
-        fps: the most frames per second that are given out.
+        source: a file; a URL of one of `SCHEMES`; `"camera"`, or `"camera:1"` for the second camera.
+        fps: the most frames of a second that are shown.
 
     Attributes:
-        dropped: how many of these frames were late.
-        reopened: how often the stream was opened again.
+        is_file: whether the source is a file, which has an end.
+        dropped: how many frames were replaced by newer ones because they were not taken in time.
+        reopened: how often the source was opened again.
 
     Raises:
-        VideoError: if there is no such file.
+        VideoError: if the source cannot be opened or shows no video.
     """
 
-    name: str
-    fps: float = 2.0
-    dropped: int = 0
-    reopened: int = 0
+    def __init__(self, source: str, fps: float = 2.0) -> None:
+        if not 0 < fps < inf:
+            raise VideoError(f"`fps` is {brief(fps)}, but must be a number of frames a second, above 0.")
+        self.source, self.fps = source, fps
+        self.dropped, self.reopened = 0, 0
+        self.is_file = not _is_url(source) and _camera(source) is None
+        self._started: float | None = None  # when the first frame was shown, by the clock of this machine
+        self._slot = -1  # which of the 1 / fps seconds the last frame is of
+        self._shape: tuple[int, int] | None = None
+        self._waiting: tuple[np.ndarray, float] | None = None
+        self._error: Exception | None = None
+        self._opened, self._begun, self._stopping, self._changed = Event(), Event(), Event(), Condition()
+        self._thread = Thread(target=self._run, name="vidcom2 live source", daemon=True)
+        self._thread.start()
+        try:
+            self._opened.wait()  # which Ctrl-C interrupts, other than opening itself
+        except BaseException:
+            self.close()
+            raise
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
 
-    def __post_init__(self) -> None:
-        self._stopped = Event()
-        path = local_path(self.name) if self._is_file else None
-        if path is not None and not Path(path).is_file():
-            raise VideoError(
-                f"{no_video_file(self.name, path)} A stream may also be `{CAMERA}`, or a URL of one of "
-                f"{', '.join(ON_THE_NET)}."
-            )
-        if self._is_camera and sys.platform not in CAMERAS:
-            raise VideoError(f"`{CAMERA}` is for Linux and macOS. Here, pass the URL of a stream, or a file.")
+    def __iter__(self) -> "LiveSource":
+        return self
 
-    @property
-    def stopped(self) -> bool:
-        return self._stopped.is_set()
+    def __next__(self) -> tuple[np.ndarray, float]:
+        with self._changed:
+            self._begun.set()
+            self._changed.wait_for(lambda: self._waiting or self._stopping.is_set())
+            newest, self._waiting = self._waiting, None
+        if newest is not None:
+            return newest
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
 
-    def stop(self) -> None:
-        """End the iteration that another thread is in. If it waits for the net, that takes `PATIENCE` at most."""
-        self._stopped.set()
+    def close(self) -> None:
+        """Close the source. This waits for the thread, so up to `TIMEOUT` seconds where a source sends nothing."""
+        self._stop()
+        self._begun.set()
+        self._thread.join(TIMEOUT + 1)
+        self._waiting = None
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, float]]:
-        """Yield frames (height, width, 3) uint8, upright, and how many seconds after the first each is shown.
+    def __enter__(self) -> "LiveSource":
+        return self
 
-        Raises:
-            VideoError: if there is no such camera, if nobody answers at a URL, or if it has no video.
-        """
-        step, last, failed = 1 / self.fps, -1 / self.fps, 0
-        start = resumed = None
-        while not self._stopped.is_set():
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # In the thread
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            container = self._open()
+            self._opened.set()
+            if self.is_file:
+                self._begun.wait()
+                with container:
+                    self._play(container)
+                if self._shape is None and not self._stopping.is_set():
+                    raise VideoError(f"no frame of the video {self.source!r} can be decoded. Download it again.")
+            else:
+                self._play_again_and_again(container)
+        except FFmpegError as error:
+            self._error = unreadable(self.source, error)
+        except Exception as error:  # it is raised where frames are taken
+            self._error = error
+        self._stop()
+        self._opened.set()
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._stopping.set()
+            self._changed.notify_all()
+
+    def _play_again_and_again(self, container: InputContainer | None) -> None:
+        pause = FIRST_PAUSE
+        while not self._stopping.is_set():
+            before = self._slot
             try:
-                with self._opened() as container:
-                    stream, begins, first = video_stream(container, self.name), None, None
-                    for frame, seconds in _timed(container, stream):
-                        now = time.monotonic()
-                        start, first = now if start is None else start, first or frame
-                        resumed = now if resumed is None else resumed
-                        # Time goes on by this machine's clock while a stream is away.
-                        begins = max(now - start, last + step) if begins is None else begins
-                        seconds += begins
-                        if self._stopped.is_set():
-                            return
-                        if seconds < last + step - JITTER:
-                            continue
-                        last, late = seconds, now - start - seconds
-                        if late > step and now - resumed < PATIENCE:
-                            self.dropped += 1
-                            continue
-                        start += late if late > step else 0  # decoding is too slow to catch up
-                        if self._stopped.wait(-late):
-                            return
-                        yield upright_pixels(frame, first, stream, None), seconds
-                        resumed, failed = time.monotonic(), 0
-                    if self._is_file or container.duration is not None:
-                        return
-            except FFmpegError as error:
-                if start is None:
-                    raise VideoError(f"cannot open {self.name!r} as a stream: {one_line(error)}.") from error
-            self._stopped.wait(PAUSES[min(failed, len(PAUSES) - 1)])
-            failed, self.reopened = failed + 1, self.reopened + 1
+                if container is None:
+                    container = self._open()
+                    self.reopened += 1
+                with container:
+                    self._play(container)
+            except (FFmpegError, VideoError):  # the network failed, or the server has no video yet
+                pass
+            container = None
+            pause = FIRST_PAUSE if self._slot > before else min(2 * pause, LONGEST_PAUSE)
+            self._stopping.wait(pause)
 
-    @property
-    def _is_file(self) -> bool:
-        return not self._is_camera and self.name.partition("://")[0].lower() not in ON_THE_NET
+    def _play(self, container: InputContainer) -> None:
+        """Offer the frames of a source when they are to be shown, until it ends or is closed."""
+        stream = video_stream(container, self.source)
+        stream.thread_type = "AUTO" if self.is_file else "SLICE"  # frames decoded at once would be shown late
+        # A file may be read on after a damaged place. A connection that failed would fail again and again.
+        arriving = packets(container, stream) if self.is_file else container.demux(stream)
+        shape = self._shape
+        first, last, zero, count = None, 0.0, 0.0, 0  # `zero` is when the source's clock would have shown 0
+        for packet in arriving:
+            try:
+                frames = packet.decode()
+            except FFmpegError:  # a damaged frame
+                continue
+            for frame in frames:
+                if self._stopping.is_set():
+                    return
+                stamp = frame.time if frame.time is not None else count / float(stream.average_rate or 25)
+                jump = stamp - last
+                if first is None or jump < -JUMP_BACK or (jump > JUMP_AHEAD and not self.is_file):
+                    zero = self._now() - stamp
+                first, last, count = first or frame, stamp, count + 1
+                seconds = zero + stamp
+                slot = floor(seconds * self.fps)
+                if slot <= self._slot:
+                    continue
+                self._wait(seconds - self._now())
+                if self._stopping.is_set():
+                    return
+                pixels = rgb_pixels(frame, first, stream, None if shape is None else lambda *_: shape)
+                self._slot, self._shape = slot, pixels.shape[:2]
+                self._offer(pixels, seconds)
 
-    @property
-    def _is_camera(self) -> bool:
-        return self.name.partition(":")[0] == CAMERA
+    def _now(self) -> float:
+        """Return how many seconds ago the first frame was shown."""
+        now = monotonic()
+        if self._started is None:
+            self._started = now
+        return now - self._started
 
-    def _opened(self) -> InputContainer:
-        if self._is_file:
-            return opened(str(local_path(self.name)))
-        if self._is_camera:
-            kind, name = CAMERAS[sys.platform]
-            return av.open(name.format(self.name.partition(":")[2] or 0), format=kind)
-        over_tcp = {"rtsp_transport": "tcp"} if self.name.lower().startswith("rtsp") else {}
-        return av.open(self.name, timeout=PATIENCE, options=over_tcp, metadata_errors="ignore")
+    def _wait(self, seconds: float) -> None:
+        """Wait so long, or until the source is closed."""
+        self._stopping.wait(max(0.0, seconds))
+
+    def _offer(self, pixels: np.ndarray, seconds: float) -> None:
+        with self._changed:
+            self.dropped += self._waiting is not None and self._begun.is_set()
+            self._waiting = pixels, seconds
+            self._changed.notify_all()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Opening
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> InputContainer:
+        source, camera = self.source, _camera(self.source)
+        try:
+            if camera is not None:
+                container = _opened_camera(camera)
+            elif self.is_file:
+                path = local_path(source)
+                if path is None or not Path(path).is_file():
+                    raise VideoError(
+                        f"there is no video file {source!r}. Pass a file, a URL that begins with one of "
+                        f"{', '.join(SCHEMES)}, or `camera`."
+                    )
+                container = opened(path)
+            else:
+                container = opened(source, timeout=TIMEOUT)
+        except FFmpegError as error:
+            if self.is_file:
+                raise unreadable(source, error) from error
+            reason = f"it sent nothing in {TIMEOUT:g} s" if isinstance(error, ExitError) else error.strerror
+            remedy = (
+                "Does the address lead to a video, and does its server run?"
+                if camera is None
+                else "Is it plugged in, and may you use it? `camera:1` is the second camera."
+            )
+            raise VideoError(f"cannot open the live video {source!r}: {reason}. {remedy}") from error
+        try:
+            video_stream(container, source)
+        except VideoError:
+            container.close()
+            raise
+        return container
+
+
+def _is_url(source: str) -> bool:
+    scheme, found, _ = source.partition("://")
+    return bool(found) and scheme.lower() in SCHEMES
+
+
+def _camera(source: str) -> int | None:
+    """Return the number of the camera that a source names; None if it names none."""
+    match = re.fullmatch(r"camera(?::(\d+))?", source)
+    return None if match is None else int(match[1] or 0)
+
+
+def _opened_camera(number: int) -> InputContainer:
+    """Open a camera by its number, from 0."""
+    kind = CAMERAS.get(sys.platform)
+    if kind is None:
+        raise VideoError(f"cameras cannot be opened on {sys.platform!r}. Pass the URL of a stream instead.")
+    if kind == "v4l2":
+        return opened(f"/dev/video{number}", format=kind, timeout=TIMEOUT)
+    if kind == "avfoundation":  # without a rate, it asks for one that many cameras refuse
+        return opened(str(number), format=kind, options={"framerate": "30"}, timeout=TIMEOUT)
+    names = [each.name for each in av.enumerate_input_devices(kind) if "video" in each.media_types]
+    if number >= len(names):
+        raise VideoError(f"there is no camera {number}: Windows knows {len(names)}. They are counted from 0.")
+    return opened(f"video={names[number]}", format=kind, timeout=TIMEOUT)
 
 
 def played(path: str, fps: float) -> Iterator[tuple[np.ndarray, float]]:
     """Yield what a `LiveSource` of a file would, as fast as the frames are decoded. Raises what `read_video` raises."""
     with local_file(path, lambda *_: None) as local, opened(local) as container:
-        stream, first, last = video_stream(container, path), None, -1 / fps
-        for frame, seconds in _timed(container, stream):
-            first = first or frame
-            if seconds >= last + 1 / fps - JITTER:
-                last = seconds
-                yield upright_pixels(frame, first, stream, None), seconds
-
-
-def _timed(container: InputContainer, stream: av.VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Yield the frames of a stream that can be decoded, and how many seconds after the first each is shown."""
-    rate = float(stream.average_rate or stream.guessed_rate or USUAL_RATE)
-    stream.thread_type = "AUTO"
-    seconds: float | None = None
-    before: float | None = None
-    for packet in container.demux(stream):
-        try:
-            frames = packet.decode()
-        except FFmpegError:  # a damaged place, as at the beginning of most streams
-            continue
-        for frame in frames:
-            step = 1 / rate if frame.time is None or before is None else frame.time - before
-            if seconds is None:
-                seconds = 0.0
-            else:
-                seconds += step if 0 <= step <= LONGEST_STEP else 1 / rate
-            before = frame.time
-            yield frame, seconds
+        stream, first, slot = video_stream(container, path), None, -1
+        for packet in packets(container, stream):
+            try:
+                frames = packet.decode()
+            except FFmpegError:  # a damaged frame
+                continue
+            for frame in frames:
+                first = first or frame
+                seconds = (frame.time or 0.0) - (first.time or 0.0)
+                if floor(seconds * fps) > slot:
+                    slot = floor(seconds * fps)
+                    yield rgb_pixels(frame, first, stream, None), seconds

@@ -1,0 +1,184 @@
+"""A live source plays at its own speed and comes back after a breakdown; `vidcom2 chat --stream` answers about it."""
+
+import os
+import re
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from make_clips import number_of, write_clip
+from test_chat import chat
+from test_cli_errors import mistake
+
+from vidcom2.cli import chat_stream
+from vidcom2.cli.app import app
+from vidcom2.toys import TOY
+from vidcom2.video import live_source
+from vidcom2.video.file import VideoError
+from vidcom2.video.live_source import LiveSource
+
+FRAMES = 50  # of two seconds
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(live_source, "TIMEOUT", 0.5)
+    monkeypatch.setattr(live_source, "FIRST_PAUSE", 0.02)
+    yield
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("vidcom2")] == []
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clip of 25 frames a second, which can be read while it arrives."""
+    return write_clip(tmp_path_factory.mktemp("stream") / "clip.mkv", [i / 25 for i in range(FRAMES)])
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that only goes on when the source waits, once the last frame was taken. Returns when it woke up."""
+    woke_up = [0.0]
+
+    def wait(source: Any, seconds: float) -> None:
+        while source._waiting is not None and not source._stopping.is_set():
+            sleep(0.001)
+        woke_up.append(woke_up[-1] + max(0.0, seconds))
+
+    monkeypatch.setattr(live_source, "monotonic", lambda: 100 + woke_up[-1])
+    monkeypatch.setattr(LiveSource, "_wait", wait)
+    return woke_up
+
+
+@contextmanager
+def served(parts: Sequence[bytes | None]) -> Iterator[str]:
+    """Serve over TCP, at each connection the next part, and then close it. The last one is sent again to all others,
+    and these connections stay open. For None the connection is closed at once."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held: list[socket.socket] = []
+
+        def serve() -> None:
+            for part in [*parts, *[parts[-1]] * 100]:
+                try:
+                    connection, _ = server.accept()
+                except OSError:  # the test is over
+                    return
+                connection.sendall(part or b"")
+                if len(held) < len(parts) - 1:
+                    connection.close()
+                held.append(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in held:
+                connection.close()
+
+
+def test_a_file_is_played_at_its_own_speed(clip: Path, clock: list[float]) -> None:
+    with LiveSource(str(clip), fps=2) as source:
+        shown = [(number_of(frame), seconds) for frame, seconds in source]
+    assert shown == [(0, 0.0), (13, 0.52), (25, 1.0), (38, 1.52)]
+    assert clock[1:] == pytest.approx([0.0, 0.52, 1.0, 1.52]) and source.dropped == 0
+
+
+def test_frames_that_nobody_takes_are_dropped_and_counted(clip: Path) -> None:
+    with LiveSource(str(clip), fps=100) as source:
+        sleep(0.3)  # a file waits until the first frame is asked for
+        assert number_of(next(source)[0]) == 0
+        sleep(0.6)
+        number = number_of(next(source)[0])
+        assert 3 < number <= 20 and source.dropped == number - 1
+
+
+def test_a_connection_that_breaks_off_is_opened_again(clip: Path) -> None:
+    """Time goes on meanwhile, and is the time since the first frame."""
+    data = clip.read_bytes()
+    shown: list[tuple[int, float, float]] = []
+    with served([data[: len(data) // 2], None, data]) as url, LiveSource(url, fps=5) as source:
+        begun = monotonic()
+        while not source.reopened or shown[-1][0] < 20:
+            frame, seconds = next(source)
+            shown.append((number_of(frame), seconds, monotonic() - begun))
+    numbers, times, arrivals = zip(*shown)
+    assert list(times) == sorted(set(times)) and times[0] == 0
+    assert max(abs(time - arrival) for time, arrival in zip(times, arrivals)) < 0.3
+    again = numbers.index(min(numbers[1:]), 1)  # where the video begins anew
+    assert (
+        source.reopened == 1 and again > 1 and numbers[again] < 5 and list(numbers[again:]) == sorted(numbers[again:])
+    )
+
+
+def test_a_connection_that_hangs_can_be_closed(clip: Path) -> None:
+    with served([clip.read_bytes()]) as url:
+        with LiveSource(url, fps=25) as source:
+            sleep(0.2)
+            next(source)
+            assert source.dropped == 0  # nobody had asked for the frames before
+            begun = monotonic()
+        assert monotonic() - begun < 1.4 and list(source) == []
+    with served([b""]) as url, pytest.raises(VideoError, match=r"sent nothing in 0.5 s\. Does the address lead to"):
+        LiveSource(url)
+
+
+def test_chat_answers_about_all_that_was_streamed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: list[float]
+) -> None:
+    toy, ended = TOY.clips[0], threading.Event()
+    said = chat_stream.print_line
+    monkeypatch.setattr(chat_stream, "print_line", lambda *line: (said(*line), ended.set()))
+    reading, writing = os.pipe()
+
+    def ask() -> None:
+        with open(writing, "w") as lines:
+            lines.write("A <video>?\nWhat is it?\n")
+            lines.flush()
+            ended.wait(60)
+            lines.write(f"{toy.question}\n{toy.question}\n/quit\n")
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with open(reading) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        app(["chat", "--stream", str(toy.path), "--fps", "4"], standalone_mode=False)
+    asking.join()
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert lines.count(toy.answer) >= 2 and printed.err.count("contains '<video>'") == 1
+    assert lines.count("(the video has ended at 0:03: questions are about all of it)") == 1
+    assert lines[-4:] == [toy.answer, "(at 0:03, 400 of 400 video tokens remembered)"] * 2
+
+
+def test_what_a_live_video_cannot_remember_ends_the_chat() -> None:
+    code, _, error = chat("What?\nWhat?\n", "--stream", TOY.clips[0].path, "--max-video-tokens", 10)
+    assert code == 2 and error.count("`--max-video-tokens` is 10, but the last 4 frames alone have 100 tokens") == 1
+
+
+MISTAKES = {
+    "no file": (["none.mp4"], r"no video file 'none.mp4'. Pass a file, a URL .* rtsp, .* or `camera`"),
+    "an unknown scheme": (["gopher://host/x"], "no video file 'gopher://host/x'"),
+    "no server": (["tcp://127.0.0.1:1"], "cannot open the live video .*Connection refused. Does the address"),
+    "no camera": (["camera:99"], "cannot open the live video 'camera:99'.* plugged in"),
+    "no video": ([__file__], "cannot read the video .*Is it a video file"),
+    "no frame rate": (["none.mp4", "--fps", 0], "`--fps` is 0.0, but must be"),
+    "nothing": ([" "], "`--stream` is ' ': empty"),
+    "a video too": (["none.mp4", "clip.mp4"], "`video` does not apply to a live video, which --stream names"),
+    "a number of frames": (["none.mp4", "--num-frames", 8], "`--num-frames` does not apply to a live"),
+    "a ratio": (["none.mp4", "--retention-ratio", 0.5], "`--retention-ratio` does not apply to a live"),
+    "recommended settings": (["none.mp4", "--recommended"], "`--recommended` does not apply to a live"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_chat_refuses_a_stream_that_it_cannot_watch(name: str) -> None:
+    arguments, reason = MISTAKES[name]
+    assert re.search(reason, mistake("chat", "--stream", *arguments))

@@ -256,6 +256,8 @@ def test_requests_about_a_watched_video_share_batches_with_others(
     assert [len(batch) for batch in batches] == [3] and len(encoded) == 1
     (other,) = vidcom2.answer_many(requests[:1], family.model, processor=family.processor, retention_ratio=0.25)
     assert "`retention_ratio` is 0.25" in str(other.error)
+    with pytest.raises(OptionError, match="--engine transformers"):  # vLLM's engine has what the base class does
+        many.Engine.watched(object(), path)  # pyright: ignore[reportArgumentType]
     clip.write_bytes(path.read_bytes())
     (changed,) = vidcom2.answer_many(requests[:1], family.model, processor=family.processor)
     assert "has changed since" in str(changed.error)

@@ -99,7 +99,5 @@ def test_watch_writes_a_file_that_chat_answers_from(tmp_path: Path) -> None:
         assert re.search(r"Kept 104 of 400 tokens in .*clip\.watched", shown), shown
         code, shown, error = chat(f"{clip.question}\n{clip.question}\n", path)
         assert code == 0 and shown.splitlines().count(clip.answer) == 2, error
-    code, _, error = vidcom2("run", "--video", path)
-    assert code == 2 and "holds tokens and no frames" in error
     code, _, error = vidcom2("chat", path, "--retention-ratio", 0.5)
     assert code == 2 and "`--retention-ratio` is 0.5" in error

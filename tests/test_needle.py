@@ -172,7 +172,6 @@ def test_a_stream_is_asked_about_with_each_memory() -> None:
     past = [found[streams.LAST_FOUR][when] for when in ("recent", "middle", "far")]
     assert sum(each["difference"] for each in past) > 1.5
     assert found[streams.OURS]["now"]["accuracy"] == 1.0
-    assert ()
 
 
 # -- the tables -------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from vidcom2.demo import answerer as answerer_module
 from vidcom2.demo.answerer import SIDES, TIMES, Answerer
 from vidcom2.demo.controls import CONTROLS, POSITIONS, controls_of, overrides_of
 from vidcom2.demo.conversation import NO_QUESTION, Turns, asked, earlier_of, problem_of
-from vidcom2.demo.live_page import MOST_VISITORS, visited
+from vidcom2.demo.live_page import MOST_VISITORS, Visit
 from vidcom2.demo.rendering import frames_html, turns_html
 from vidcom2.toys import TOY
 from vidcom2.video.reading import VideoError, read_video
@@ -442,19 +442,27 @@ def test_two_users_have_separate_conversations(address: str, browser: Any) -> No
 
 def test_each_visitor_has_a_live_video_of_his_own_and_pictures_wait_for_nobody(answerer: Answerer) -> None:
     pictures = read_video(CLIPS[0].path, 16).frames
-    first, second = (visited(answerer, None, picture) for picture in pictures[:2])
-    assert first is not None and second is not None and visited(answerer, None, None) is None
-    for picture in pictures[1:]:
-        assert visited(answerer, first, picture) is first
+    visits = [Visit() for _ in range(MOST_VISITORS + 1)]
+    first, second = visits[:2]
+    assert "Nothing was shown yet" in first.told()
+    for picture in pictures:
+        first.show(answerer, picture)
+    second.show(answerer, pictures[0])
     with answerer.alone():
-        visited(answerer, second, pictures[2])
+        second.show(answerer, pictures[1])
+    assert first.live is not None and second.live is not None
     assert (first.live.num_frames, first.dropped) == (16, 0) and (second.live.num_frames, second.dropped) == (1, 1)
     assert first.live.ask(CLIPS[0].question).strip() == CLIPS[0].answer
     assert "remembers 400 of 400 tokens." in first.told() and "busy: 1." in second.told()
-    others = [visited(answerer, None, pictures[0]) for _ in range(MOST_VISITORS - 2)]
+    for visit in visits[2:-1]:
+        visit.show(answerer, pictures[0])
     with pytest.raises(ValueError, match="others are live"):
-        visited(answerer, None, pictures[0])
-    del second, others
-    assert visited(answerer, None, pictures[0]) is not None  # who leaves makes room
+        visits[-1].show(answerer, pictures[0])
+    second.forget(answerer)
+    visits[-1].show(answerer, pictures[0])  # who forgets makes room
     with pytest.raises(VideoError, match="the stream began with"):
-        visited(answerer, first, pictures[0, :100])
+        first.show(answerer, pictures[0, :100])
+    first.forget(answerer)
+    assert first.live is None
+    first.show(answerer, pictures[3])
+    assert first.live is not None and first.live.num_frames == 1

@@ -153,6 +153,7 @@ def test_users_add_memories_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Non
     memory.method = lambda tokens, number: torch.tensor([3, 1])
     with pytest.raises(OptionError, match="must return 1 to 5, ascending"):
         memory.add(ScoredFrame((features, features), (9.0,)))
+    assert len(memory.features[0]) == len(memory.frames) == 5 and memory.num_frames == 4  # as before
 
 
 def test_large_frames_are_scaled_so_that_the_past_has_room(frames: np.ndarray) -> None:

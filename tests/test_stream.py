@@ -9,8 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
+from types import SimpleNamespace
 from typing import Any
 
+import av
+import numpy as np
 import pytest
 from make_clips import number_of, write_clip
 from test_chat import chat
@@ -18,10 +21,11 @@ from test_cli_errors import mistake
 
 from vidcom2.cli import chat_stream
 from vidcom2.cli.app import app
+from vidcom2.cli.chat_stream import StreamChat
 from vidcom2.toys import TOY
 from vidcom2.video import live_source
 from vidcom2.video.file import VideoError
-from vidcom2.video.live_source import LiveSource
+from vidcom2.video.live_source import LiveSource, played
 
 FRAMES = 50  # of two seconds
 
@@ -183,3 +187,30 @@ MISTAKES = {
 def test_chat_refuses_a_stream_that_it_cannot_watch(name: str) -> None:
     arguments, reason = MISTAKES[name]
     assert re.search(reason, mistake("chat", "--stream", *arguments))
+
+
+def test_frames_without_times_are_played_at_the_rate_of_the_stream(tmp_path: Path) -> None:
+    path = tmp_path / "raw.h264"
+    with av.open(str(path), "w", format="h264") as container:
+        stream = container.add_stream("libx264", rate=25, options={"g": "5", "bf": "0"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(40):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 5 * number, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    assert [seconds for _, seconds in played(str(path), 5)] == pytest.approx(np.arange(0, 1.6, 0.2))
+
+
+class OneFrame(list):
+    def close(self) -> None:
+        pass
+
+
+def test_leaving_ends_a_thread_that_waits_for_an_interrupted_answer() -> None:
+    live: Any = SimpleNamespace(num_frames=1, add=lambda *_: None)
+    source: Any = OneFrame([(None, 0.0)])
+    waiting = StreamChat(live, source, {})
+    waiting._answering = True  # as Ctrl-C may leave it
+    with waiting:
+        sleep(0.05)
+    assert not waiting._thread.is_alive()

@@ -36,16 +36,17 @@ class StreamChat:
             OptionError: on a question that cannot be asked.
             VideoError: if the stream could not be watched.
         """
-        self._answering = True  # from now on the thread waits, and frames are dropped
-        with self._changed:
-            try:
+        try:
+            self._answering = True  # from now on the thread waits, and frames are dropped
+            with self._changed:
                 self._changed.wait_for(lambda: self.live.num_frames or self._ended)
                 self.raise_error()
                 answer = cast("Answer", self.live.ask(question, streamer=streamer, **self.arguments))
-            finally:
-                self._answering = False
+                return self._summary(len(answer.compression.indices))
+        finally:
+            self._answering = False
+            with self._changed:
                 self._changed.notify_all()
-            return self._summary(len(answer.compression.indices))
 
     def raise_error(self) -> None:
         """Raise the error that ended the stream, if one did."""
@@ -74,12 +75,11 @@ class StreamChat:
                 print_line(f"(the video has ended at {_clock(self.seconds)}: questions are about all of it)", "dim")
 
     def _wait_for_the_answer(self) -> None:
-        self._changed.wait_for(lambda: not self._answering or not self.live.num_frames)
+        self._changed.wait_for(lambda: self._leaving or not self._answering or not self.live.num_frames)
 
     def _summary(self, remembered: int) -> str:
         live, source = self.live, self.source
-        seen = -(-live.num_frames // live.frames_together) * (live.tokens_per_frame or 0)
-        parts = [f"at {_clock(self.seconds)}", f"{remembered:,} of {seen:,} video tokens remembered"]
+        parts = [f"at {_clock(self.seconds)}", f"{remembered:,} of {live.seen_tokens:,} video tokens remembered"]
         if source.dropped:
             parts.append(f"{source.dropped:,} frames dropped")
         if source.reopened:
@@ -92,6 +92,8 @@ class StreamChat:
 
     def __exit__(self, *raised: object) -> None:
         self._leaving = True
+        with self._changed:
+            self._changed.notify_all()
         self.source.close()
         self._thread.join()
 

@@ -102,7 +102,6 @@ class Answerer:
         self._model_lock, self._processor_lock, self._clips_lock = (threading.Lock() for _ in range(3))
         self._decoder: Any = copy.deepcopy(checkpoint.processor)  # two threads cannot use one tokenizer at once
         self._clips: OrderedDict[tuple[Any, ...], Future[EncodedClip]] = OrderedDict()
-        self.on_device = on_device
         self._encode, self._answer = on_device(self._encoded), on_device(self._streamed)
 
     def settings(self, overrides: Mapping[str, Any]) -> CompressionSettings:

@@ -3,15 +3,14 @@
 import html
 import time
 import weakref
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import gradio as gr
 import jinja2
 import numpy as np
 
 from ..errors import OptionError
-from ..live.live_video import MAX_VIDEO_TOKENS, LiveVideo
+from ..live.live_video import LiveVideo
 from .answerer import Answerer
 from .conversation import problem_of
 from .rendering import problem_html, progress_html
@@ -20,7 +19,7 @@ INTRODUCTION = """
 <h1>Live</h1>
 <p>The model remembers a fixed number of tokens of what your camera shows: the last frames whole, and of the rest what
 covers it best. Start the camera, and ask at any time. Pictures go to the machine that serves this page, are not stored
-there, and are forgotten when you leave.</p>
+there, and are forgotten ten minutes after you leave.</p>
 {% if toy %}
 <p class="toy"><b>This model is a toy</b>, which knows digits on moving backgrounds alone. What it says of anything else
 means nothing. For a real model, start <code>vidcom2 demo --model …</code>.</p>
@@ -40,53 +39,57 @@ class Visit:
     """What one visitor's camera has shown.
 
     Attributes:
+        live: what is remembered; None before the first picture.
         started: when the first picture came, by this machine's clock.
         dropped: how many pictures came while the model was busy.
     """
 
-    live: LiveVideo
-    started: float = field(default_factory=time.monotonic)
+    live: LiveVideo | None = None
+    started: float = 0.0
     seconds: float = 0.0
     dropped: int = 0
 
     def told(self) -> str:
         """Return in one line what is remembered."""
-        live = self.live
-        seen = -(-live.num_frames // live.frames_together) * (live.tokens_per_frame or 0)
+        if self.live is None:
+            return NO_PICTURE
+        seen, most = self.live.seen_tokens, self.live.max_video_tokens
         dropped = f" Left out while the model was busy: {self.dropped:,}." if self.dropped else ""
         return (
-            f"{self.seconds:.0f} s, {live.num_frames:,} pictures; the model remembers "
-            f"{min(seen, live.max_video_tokens):,} of {seen:,} tokens.{dropped}"
+            f"{self.seconds:.0f} s, {self.live.num_frames:,} pictures; the model remembers {min(seen, most):,} of "
+            f"{seen:,} tokens.{dropped}"
         )
 
+    def show(self, answerer: Answerer, picture: np.ndarray) -> None:
+        """Show the model the next picture, or leave it out while the model is busy.
 
-def visited(answerer: Answerer, visit: Visit | None, picture: np.ndarray | None) -> Visit | None:
-    """Show the model the next picture, or leave it out while the model is busy. A first picture begins a visit.
+        Raises:
+            OptionError: if too many others are live.
+            ValueError: on a picture that a live video refuses.
+        """
+        with answerer.if_free() as is_free:
+            if not is_free:
+                self.dropped += 1
+                return
+            if self.live is None:
+                if sum(each.live is not None for each in _visits) >= MOST_VISITORS:
+                    raise OptionError(FULL)
+                self.live = LiveVideo(answerer.model, answerer.checkpoint.processor)
+                self.started, self.seconds, self.dropped = time.monotonic(), 0.0, 0
+                _visits.add(self)
+            seconds = time.monotonic() - self.started
+            self.live.add(picture, seconds)
+            self.seconds = seconds
 
-    Raises:
-        OptionError: if too many others are live.
-        ValueError: on a picture that a live video refuses.
-    """
-    if picture is None:
-        return visit
-    if visit is None:
-        if len(_visits) >= MOST_VISITORS:
-            raise OptionError(FULL)
-        visit = Visit(LiveVideo(answerer.model, answerer.checkpoint.processor, max_video_tokens=MAX_VIDEO_TOKENS))
-        _visits.add(visit)
-    with answerer.if_free() as is_free:
-        if not is_free:
-            visit.dropped += 1
-            return visit
-        seconds = time.monotonic() - visit.started
-        answerer.on_device(visit.live.add)(picture, seconds)
-        visit.seconds = seconds
-    return visit
+    def forget(self, answerer: Answerer) -> None:
+        """Forget all, also the picture that the model is looking at."""
+        with answerer.alone():
+            self.live = None
 
 
 def build_live_page(answerer: Answerer, max_new_tokens: int, is_toy: bool) -> None:
     """Lay out the page, in a context of Gradio's blocks."""
-    visit = gr.State(None, time_to_live=SECONDS_KEPT)
+    visit = gr.State(Visit(), time_to_live=SECONDS_KEPT)
     gr.HTML(jinja2.Template(INTRODUCTION).render(toy=is_toy), elem_classes="introduction")
     with gr.Row(elem_classes="main-row"):
         with gr.Column(scale=2, min_width=300):
@@ -101,20 +104,21 @@ def build_live_page(answerer: Answerer, max_new_tokens: int, is_toy: bool) -> No
                 ask = gr.Button("Ask", variant="primary", min_width=90, elem_id="live-ask")
                 anew = gr.Button("Forget it all", min_width=140, elem_id="live-anew")
 
-    def watch(before: Visit | None, picture: np.ndarray | None) -> tuple[Visit | None, str]:
+    def watch(watched: Visit, picture: np.ndarray | None) -> tuple[Visit, str]:
         try:
-            after = visited(answerer, before, picture)
+            if picture is not None:
+                watched.show(answerer, picture)
         except Exception as error:
-            return before, problem_html(problem_of(error))
-        return after, progress_html(NO_PICTURE if after is None else after.told())
+            return watched, problem_html(problem_of(error))
+        return watched, progress_html(watched.told())  # which is returned, so that Gradio keeps it longer
 
-    def answered(text: str, watched: Visit | None) -> Any:
+    def answered(text: str, watched: Visit) -> str:
         text = text.strip()
-        if not text or watched is None:
-            return problem_html(NO_PICTURE if watched is None else NO_QUESTION)
         try:
             with answerer.alone():
-                said = answerer.on_device(watched.live.ask)(text, max_new_tokens=max_new_tokens)
+                if not text or watched.live is None:
+                    return problem_html(NO_PICTURE if watched.live is None else NO_QUESTION)
+                said = watched.live.ask(text, max_new_tokens=max_new_tokens)
         except Exception as error:
             return problem_html(problem_of(error))
         about = f"{said.video_tokens:,} video tokens, of {watched.seconds:.0f} s"
@@ -123,7 +127,11 @@ def build_live_page(answerer: Answerer, max_new_tokens: int, is_toy: bool) -> No
             f'<p class="note">{about}</p>'
         )
 
+    def forget(watched: Visit) -> tuple[str, str]:
+        watched.forget(answerer)
+        return progress_html(NO_PICTURE), ""
+
     at_once = {"concurrency_limit": MOST_VISITORS, "show_progress": "hidden"}
     camera.stream(watch, [visit, camera], [visit, note], stream_every=STEP, **at_once)
     gr.on([ask.click, question.submit], answered, [question, visit], answer, **at_once)
-    anew.click(lambda: (None, progress_html(NO_PICTURE), ""), None, [visit, note, answer], show_progress="hidden")
+    anew.click(forget, visit, [note, answer], show_progress="hidden")

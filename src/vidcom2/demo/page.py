@@ -1,5 +1,6 @@
 """The layout of the page, and the functions that its events call."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -244,8 +245,9 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 [video, question],
                 show_progress="hidden",
             )
-    with page.route("Live", "/live"):
-        build_live_page(answerer, max_new_tokens, is_toy=toy is not None)
+    if "SPACES_ZERO_GPU" not in os.environ:  # there each call of the model is a process of its own, and forgets
+        with page.route("Live", "/live"):
+            build_live_page(answerer, max_new_tokens, is_toy=toy is not None)
     return page.queue(max_size=WAITING_USERS)
 
 

@@ -114,6 +114,7 @@ class VidCom2ForLmmsEval(lmms):
         self._name, self._identity, self._num_frames = pretrained, checkpoint.identity, num_frames
         # Questions about the same video mostly follow each other, and a long video takes long to decode.
         self._read = lru_cache(maxsize=1)(partial(read_video, num_frames=num_frames))
+        self._settings = self.model.config.compression_settings()
         self._live_fps, self._watch = live_fps, lru_cache(maxsize=1)(self._watched_live)
 
     @property
@@ -133,16 +134,17 @@ class VidCom2ForLmmsEval(lmms):
         results, kept, scored = [], 0, 0
         for request, path in zip(tqdm(requests, desc="Answering", disable=self._rank != 0), paths, strict=True):
             question, of_task = request.args[:2]
-            given = generation_arguments(of_task)
+            given, live = generation_arguments(of_task), None
             try:
                 if self._live_fps is None:
                     answer = ask(self._read(path), question, self.model, processor=self.processor, **given)
                 else:
-                    answer = self._watch(path).ask(question, **given)
-            except VideoError as error:
+                    live = self._watch(path)
+                    answer = live.ask(question, **given)
+            except (VideoError, OptionError) as error:
                 sys.exit(f"vidcom2: task {request.task_name!r}, document {request.doc_id}: {error}")
             kept += len(answer.compression.indices)
-            scored += answer.compression.num_tokens
+            scored += answer.compression.num_tokens if live is None else live.seen_tokens
             text = until_stop(str(answer), of_task.get("until"))
             results.append(GenerationResult(text, TokenCounts(answer.prompt_tokens, answer.new_tokens)))
         if requests:
@@ -162,6 +164,9 @@ class VidCom2ForLmmsEval(lmms):
         live = LiveVideo(self.model, self.processor, max_video_tokens=most)
         for frame, seconds in played(path, self._live_fps or 1.0):
             live.add(frame, seconds)
+        if not live.num_frames:
+            raise VideoError(f"no frame of {path!r} can be decoded.")
+        self._settings = live.settings
         return live
 
     def _video_file(self, request: Instance) -> str:
@@ -201,7 +206,7 @@ class VidCom2ForLmmsEval(lmms):
             processes=self._world_size,
             num_frames=self._num_frames if self._live_fps is None else None,
             live_fps=self._live_fps,
-            model_settings=self.model.config.compression_settings().as_dict(),
+            model_settings=self._settings.as_dict(),
             kept_share=kept_share,
         )
 

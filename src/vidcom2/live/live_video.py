@@ -83,7 +83,7 @@ class LiveVideo:
         self._method = memory_method_named(memory_method)
         self.checkpoint, _ = checkpoint_of(check_model(model, processor, Placement(), {}), processor, {})
         its_config: Any = self.checkpoint.model.config
-        self.settings = its_config.compression_settings(max_video_tokens=self.max_video_tokens)
+        self.settings = its_config.compression_settings(max_video_tokens=self.max_video_tokens, retention_ratio=1.0)
         if self.settings.vision_method != "full":
             raise OptionError(
                 f"`vision_method` of the model is {self.settings.vision_method!r}, which compares frames with each "
@@ -98,6 +98,11 @@ class LiveVideo:
         self._seconds = -math.inf
         self._watched: Watched | None = None
 
+    @property
+    def seen_tokens(self) -> int:
+        """How many scored tokens all frames had until now."""
+        return -(-self.num_frames // self.frames_together) * (self.tokens_per_frame or 0)
+
     def add(self, frame: Any, seconds: float) -> None:
         """Take in the next frame.
 
@@ -109,7 +114,7 @@ class LiveVideo:
         Raises:
             VideoError: on a frame of another shape, size or range, a time that is not after the last, and features that
                 are not finite. The stream is as it was before the call.
-            OptionError: if the last frames alone need more than `max_video_tokens` tokens.
+            OptionError: if the last frames alone need more than `max_video_tokens` tokens, or the memory method fails.
         """
         (image,) = rgb_frames([frame])
         self._check_next(image, seconds)

@@ -114,55 +114,54 @@ class StreamMemory:
         self._directions = self._likeness = self._mean = self._mean_direction = torch.empty(0)
 
     def add(self, frame: ScoredFrame) -> None:
-        """Take in the next frame, and drop tokens if there are too many."""
+        """Take in the next frame, and drop tokens if there are too many. If the method fails, nothing changes.
+
+        Raises:
+            OptionError: if the method returns something else than places that may stay.
+        """
         tokens = frame.features[0].float()
         mean, places = tokens.mean(dim=0), torch.arange(len(tokens))
         directions = _directions(tokens)
-        of_frame = {
+        mean_direction = directions.mean(dim=0)
+        new = {
             "frames": torch.full_like(places, self.num_frames),
             "places": places,
             "seconds": torch.tensor([frame.seconds], dtype=torch.float64).expand(len(places), -1),
             "_directions": directions,
             "_likeness": torch.cosine_similarity(tokens, mean[None], dim=1),
         }
-        if self.num_frames == 0:
-            self.features = list(frame.features)
-            vars(self).update(of_frame)
-            self._mean, self._mean_direction = mean, directions.mean(dim=0)
-        else:
-            self.features = [torch.cat(pair) for pair in zip(self.features, frame.features, strict=True)]
-            for name, new in of_frame.items():
-                setattr(self, name, torch.cat([getattr(self, name), new]))
+        features = list(frame.features)
+        if self.num_frames:
+            features = [torch.cat(pair) for pair in zip(self.features, features, strict=True)]
+            new = {name: torch.cat([getattr(self, name), each]) for name, each in new.items()}
             weight = 1 / (self.num_frames + 1)
-            self._mean = self._mean.lerp(mean, weight)
-            self._mean_direction = self._mean_direction.lerp(directions.mean(dim=0), weight)
-        self.num_frames += 1
-        if len(self.frames) > self.max_tokens:
-            self._keep(self.method(self._tokens(len(places)), self.max_tokens))
+            mean, mean_direction = self._mean.lerp(mean, weight), self._mean_direction.lerp(mean_direction, weight)
+        if len(new["frames"]) > self.max_tokens:
+            stays = self._chosen(
+                StreamTokens(
+                    tokens=features[0],
+                    directions=new["_directions"],
+                    frames=new["frames"],
+                    places=new["places"],
+                    likeness=new["_likeness"],
+                    num_frames=self.num_frames + 1,
+                    tokens_per_frame=len(places),
+                    mean=mean,
+                    mean_direction=mean_direction,
+                )
+            )
+            features = [each[stays.to(each.device)] for each in features]
+            new = {name: each[stays.to(each.device)] for name, each in new.items()}
+        new |= {"features": features, "num_frames": self.num_frames + 1}
+        vars(self).update(new | {"_mean": mean, "_mean_direction": mean_direction})
 
-    def _tokens(self, tokens_per_frame: int) -> StreamTokens:
-        return StreamTokens(
-            tokens=self.features[0],
-            directions=self._directions,
-            frames=self.frames,
-            places=self.places,
-            likeness=self._likeness,
-            num_frames=self.num_frames,
-            tokens_per_frame=tokens_per_frame,
-            mean=self._mean,
-            mean_direction=self._mean_direction,
-        )
-
-    def _keep(self, places: Tensor) -> None:
+    def _chosen(self, tokens: StreamTokens) -> Tensor:
+        places = self.method(tokens, self.max_tokens)
         if not 0 < len(places) <= self.max_tokens or bool((places.diff() <= 0).any()):
             raise OptionError(
                 f"the memory method returned {len(places)} places, but must return 1 to {self.max_tokens}, ascending."
             )
-        on_device = places.to(self._directions.device)
-        self.features = [each[on_device] for each in self.features]
-        self._directions, self._likeness = self._directions[on_device], self._likeness[on_device]
-        on_cpu = places.cpu()
-        self.frames, self.places, self.seconds = self.frames[on_cpu], self.places[on_cpu], self.seconds[on_cpu]
+        return places
 
 
 def _directions(tokens: Tensor) -> Tensor:

@@ -261,15 +261,18 @@ def _opened_camera(number: int) -> InputContainer:
 def played(path: str, fps: float) -> Iterator[tuple[np.ndarray, float]]:
     """Yield what a `LiveSource` of a file would, as fast as the frames are decoded. Raises what `read_video` raises."""
     with local_file(path, lambda *_: None) as local, opened(local) as container:
-        stream, first, slot = video_stream(container, path), None, -1
+        stream, first, slot, count, seconds = video_stream(container, path), None, -1, 0, 0.0
+        rate, last, zero = float(stream.average_rate or 25), 0.0, 0.0
         for packet in packets(container, stream):
             try:
                 frames = packet.decode()
             except FFmpegError:  # a damaged frame
                 continue
             for frame in frames:
-                first = first or frame
-                seconds = (frame.time or 0.0) - (first.time or 0.0)
+                stamp = frame.time if frame.time is not None else count / rate
+                if first is None or stamp - last < -JUMP_BACK:  # the clock begins, or begins anew
+                    zero = (0.0 if first is None else seconds + 1 / rate) - stamp
+                first, last, count, seconds = first or frame, stamp, count + 1, zero + stamp
                 if floor(seconds * fps) > slot:
                     slot = floor(seconds * fps)
                     yield rgb_pixels(frame, first, stream, None), seconds

@@ -32,5 +32,5 @@ def start_engine(
     from .many import TransformersEngine
 
     checkpoint = load_resolved(model)
-    of_calls = {name: value for name, value in model.settings.items() if name in SETTING_NAMES and value is not None}
-    return TransformersEngine(checkpoint, how, of_calls), checkpoint.identity
+    given = {name: value for name, value in model.settings.items() if name in SETTING_NAMES and value is not None}
+    return TransformersEngine(checkpoint, how, loaded_with=given), checkpoint.identity

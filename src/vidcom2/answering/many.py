@@ -346,6 +346,7 @@ class TransformersEngine(Engine):
     Args:
         settings: those of the run, besides the model's own.
         arguments: further arguments of `generate`.
+        loaded_with: settings that the user gave and the model was loaded with. A watched video must have the same.
     """
 
     def __init__(
@@ -354,9 +355,11 @@ class TransformersEngine(Engine):
         how: HowToAnswer,
         settings: Mapping[str, Any] | None = None,
         arguments: Mapping[str, Any] | None = None,
+        loaded_with: Mapping[str, Any] | None = None,
     ) -> None:
         self.checkpoint, self.model = checkpoint, checkpoint.model
         self.settings = dict(settings or {})
+        self.given = {**(loaded_with or {}), **self.settings}
         self.model.config.compression_settings(**self.settings)  # refuses settings that do not fit together, at once
         super().__init__(checkpoint.processor, how, ahead=how.workers + how.batch_size)
         self.arguments = with_tokenizer(dict(arguments or {}), checkpoint)
@@ -375,7 +378,7 @@ class TransformersEngine(Engine):
         header = read_header(path)
         if self._encoder is None:  # which reads all of its weights
             self._encoder = encoder_identity(self.checkpoint)
-        return load_watched_file(path, header, self.checkpoint, self.settings, self._encoder)
+        return load_watched_file(path, header, self.checkpoint, self.given, self._encoder)
 
     def prompt(
         self, request: VideoRequest, video: Video | Watched, template_arguments: dict[str, Any], group: Prepared

@@ -460,8 +460,11 @@ def test_each_visitor_has_a_live_video_of_his_own_and_pictures_wait_for_nobody(a
         visits[-1].show(answerer, pictures[0])
     second.forget(answerer)
     visits[-1].show(answerer, pictures[0])  # who forgets makes room
-    with pytest.raises(VideoError, match="the stream began with"):
-        first.show(answerer, pictures[0, :100])
+    with pytest.raises(VideoError, match="no axis has the three colours"):
+        first.show(answerer, pictures[0, :, :, :2])
+    assert first.live.num_frames == 16  # a picture that is refused changes nothing
+    first.show(answerer, pictures[0, :100])  # as when a phone is turned
+    assert first.live.num_frames == 1
     first.forget(answerer)
     assert first.live is None
     first.show(answerer, pictures[3])

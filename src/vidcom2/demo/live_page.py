@@ -41,13 +41,16 @@ class Visit:
     Attributes:
         live: what is remembered; None before the first picture.
         started: when the first picture came, by this machine's clock.
+        seconds: when the last picture came, from then on.
         dropped: how many pictures came while the model was busy.
+        shape: that of the pictures.
     """
 
     live: LiveVideo | None = None
     started: float = 0.0
     seconds: float = 0.0
     dropped: int = 0
+    shape: tuple[int, ...] = ()
 
     def told(self) -> str:
         """Return in one line what is remembered."""
@@ -61,7 +64,8 @@ class Visit:
         )
 
     def show(self, answerer: Answerer, picture: np.ndarray) -> None:
-        """Show the model the next picture, or leave it out while the model is busy.
+        """Show the model the next picture, or leave it out while the model is busy. One of another size, as when a
+        phone is turned, begins a new live video.
 
         Raises:
             OptionError: if too many others are live.
@@ -71,15 +75,14 @@ class Visit:
             if not is_free:
                 self.dropped += 1
                 return
-            if self.live is None:
-                if sum(each.live is not None for each in _visits) >= MOST_VISITORS:
+            live, started, now = self.live, self.started, time.monotonic()
+            if live is None or picture.shape != self.shape:
+                if live is None and sum(each.live is not None for each in _visits) >= MOST_VISITORS:
                     raise OptionError(FULL)
-                self.live = LiveVideo(answerer.model, answerer.checkpoint.processor)
-                self.started, self.seconds, self.dropped = time.monotonic(), 0.0, 0
-                _visits.add(self)
-            seconds = time.monotonic() - self.started
-            self.live.add(picture, seconds)
-            self.seconds = seconds
+                live, started, self.dropped = LiveVideo(answerer.model, answerer.checkpoint.processor), now, 0
+            live.add(picture, now - started)
+            self.live, self.started, self.seconds, self.shape = live, started, now - started, picture.shape
+            _visits.add(self)
 
     def forget(self, answerer: Answerer) -> None:
         """Forget all, also the picture that the model is looking at."""

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import floor, inf
 from pathlib import Path
 from threading import Condition, Event, Thread
@@ -153,30 +153,24 @@ class LiveSource:
         # A file may be read on after a damaged place. A connection that failed would fail again and again.
         arriving = packets(container, stream) if self.is_file else container.demux(stream)
         shape = self._shape
-        first, last, zero, count = None, 0.0, 0.0, 0  # `zero` is when the source's clock would have shown 0
-        for packet in arriving:
-            try:
-                frames = packet.decode()
-            except FFmpegError:  # a damaged frame
+        first, last, zero = None, 0.0, 0.0  # `zero` is when the source's clock would have shown 0
+        for frame, stamp in _stamped(stream, arriving):
+            if self._stopping.is_set():
+                return
+            jump = stamp - last
+            if first is None or jump < -JUMP_BACK or (jump > JUMP_AHEAD and not self.is_file):
+                zero = self._now() - stamp
+            first, last = first or frame, stamp
+            seconds = zero + stamp
+            slot = floor(seconds * self.fps)
+            if slot <= self._slot:
                 continue
-            for frame in frames:
-                if self._stopping.is_set():
-                    return
-                stamp = frame.time if frame.time is not None else count / float(stream.average_rate or 25)
-                jump = stamp - last
-                if first is None or jump < -JUMP_BACK or (jump > JUMP_AHEAD and not self.is_file):
-                    zero = self._now() - stamp
-                first, last, count = first or frame, stamp, count + 1
-                seconds = zero + stamp
-                slot = floor(seconds * self.fps)
-                if slot <= self._slot:
-                    continue
-                self._wait(seconds - self._now())
-                if self._stopping.is_set():
-                    return
-                pixels = rgb_pixels(frame, first, stream, None if shape is None else lambda *_: shape)
-                self._slot, self._shape = slot, pixels.shape[:2]
-                self._offer(pixels, seconds)
+            self._wait(seconds - self._now())
+            if self._stopping.is_set():
+                return
+            pixels = rgb_pixels(frame, first, stream, None if shape is None else lambda *_: shape)
+            self._slot, self._shape = slot, pixels.shape[:2]
+            self._offer(pixels, seconds)
 
     def _now(self) -> float:
         """Return how many seconds ago the first frame was shown."""
@@ -261,18 +255,31 @@ def _opened_camera(number: int) -> InputContainer:
 def played(path: str, fps: float) -> Iterator[tuple[np.ndarray, float]]:
     """Yield what a `LiveSource` of a file would, as fast as the frames are decoded. Raises what `read_video` raises."""
     with local_file(path, lambda *_: None) as local, opened(local) as container:
-        stream, first, slot, count, seconds = video_stream(container, path), None, -1, 0, 0.0
-        rate, last, zero = float(stream.average_rate or 25), 0.0, 0.0
-        for packet in packets(container, stream):
-            try:
-                frames = packet.decode()
-            except FFmpegError:  # a damaged frame
-                continue
-            for frame in frames:
-                stamp = frame.time if frame.time is not None else count / rate
-                if first is None or stamp - last < -JUMP_BACK:  # the clock begins, or begins anew
-                    zero = (0.0 if first is None else seconds + 1 / rate) - stamp
-                first, last, count, seconds = first or frame, stamp, count + 1, zero + stamp
-                if floor(seconds * fps) > slot:
-                    slot = floor(seconds * fps)
-                    yield rgb_pixels(frame, first, stream, None), seconds
+        stream, first, slot, seconds = video_stream(container, path), None, -1, 0.0
+        last = zero = 0.0
+        for frame, stamp in _stamped(stream, packets(container, stream)):
+            if first is None or stamp - last < -JUMP_BACK:  # the clock begins, or begins anew
+                zero = (0.0 if first is None else seconds + 1 / _rate(stream)) - stamp
+            first, last, seconds = first or frame, stamp, zero + stamp
+            if floor(seconds * fps) > slot:
+                slot = floor(seconds * fps)
+                yield rgb_pixels(frame, first, stream, None), seconds
+
+
+def _stamped(
+    stream: av.VideoStream, arriving: Iterable["av.Packet[av.VideoStream]"]
+) -> Iterator[tuple[av.VideoFrame, float]]:
+    """Yield the frames that can be decoded, and when each is shown by the stream's own clock, in seconds."""
+    count = 0
+    for packet in arriving:
+        try:
+            frames = packet.decode()
+        except FFmpegError:  # a damaged frame
+            continue
+        for frame in frames:
+            yield frame, count / _rate(stream) if frame.time is None else frame.time
+            count += 1
+
+
+def _rate(stream: av.VideoStream) -> float:
+    return float(stream.average_rate or 25)

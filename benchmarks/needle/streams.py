@@ -30,7 +30,7 @@ from vidcom2.toys import PREFIX, TOY, TOYS
 
 from .architectures import ARCHITECTURES, Architecture
 from .compare import MAX_NEW_TOKENS, RESULTS, rounded
-from .drawing import COLOURS, DIGIT_SIZE, SIZE
+from .drawing import COLOURS, DIGIT_SIZE
 from .videos import STREAMS, Event, free_place, make_needle
 
 WHEN = ("now", "recent", "middle", "far")
@@ -116,10 +116,8 @@ def make_stream(seed: int, number: int, kind: str, num_frames: int) -> tuple[np.
     asked = []
     for when, event in zip(WHEN, events):
         asked.append((when, f"What is the {event.colour} digit?", event.shown))
-        row, column = event.centre
-        if min(abs(row - SIZE / 2), abs(column - SIZE / 2)) > SIZE / 14:
-            where = f"{'top' if row < SIZE / 2 else 'bottom'} {'left' if column < SIZE / 2 else 'right'}"
-            asked.append((when, f"Where is the {event.colour} digit?", where))
+        if event.quarter is not None:
+            asked.append((when, f"Where is the {event.colour} digit?", event.quarter))
     return frames, asked
 
 

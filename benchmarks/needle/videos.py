@@ -131,6 +131,14 @@ class Event:
         return self.top + self.size / 2, self.left + self.width / 2
 
     @property
+    def quarter(self) -> str | None:
+        """The quarter of the frame that it is in, such as "top left"; None if it is too near the middle to say."""
+        row, column = self.centre
+        if min(abs(row - SIZE / 2), abs(column - SIZE / 2)) <= SIZE / 14:
+            return None
+        return f"{'top' if row < SIZE / 2 else 'bottom'} {'left' if column < SIZE / 2 else 'right'}"
+
+    @property
     def kind(self) -> str:
         return "digit" if len(self.shown) == 1 else "number"
 
@@ -228,11 +236,9 @@ def questions_about(needle: Needle) -> list[Question]:
     for event in events:
         which = f"the {event.colour} {noun}" if several else f"the {noun}"
         ask(f"{name}{noun}", f"What is {which}?", event.shown, range(10) if noun == "digit" else ())
-        row, column = event.centre
-        if min(abs(row - SIZE / 2), abs(column - SIZE / 2)) > SIZE / 14:
-            where = f"{'top' if row < SIZE / 2 else 'bottom'} {'left' if column < SIZE / 2 else 'right'}"
+        if event.quarter is not None:
             places = [f"{v} {h}" for v in ("top", "bottom") for h in ("left", "right")]
-            ask(f"{name}where", f"Where is {which}?", where, places)
+            ask(f"{name}where", f"Where is {which}?", event.quarter, places)
         middle = num_frames / 2
         if num_frames > 1 and (event.end <= middle - 1 or event.start >= middle + 1):
             ask(f"{name}half", f"In which half is {which}?", HALVES[event.start >= middle], HALVES)

@@ -8,6 +8,7 @@ import pickle
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from transformers.generation.streamers import BaseStreamer
 
 import vidcom2
 from vidcom2.answering.ask import Answer
+from vidcom2.answering.conversation import Conversation
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.errors import OptionError
 from vidcom2.modeling.families.processing_llava_video import time_instruction
@@ -350,6 +352,26 @@ def test_ask_answers_for_a_model_whose_generate_returns_dicts(family: Family, vi
     model.generation_config.return_dict_in_generate = True
     answer = vidcom2.ask(video, QUESTION, model, processor=family.processor, max_new_tokens=6)
     assert answer == ask(video, family)
+
+
+@only(lambda family: family.name == "llava_onevision")
+def test_logits_that_are_not_numbers_are_no_answer(family: Family, video: Video) -> None:
+    """As of a model in float16 whose values are beyond its range. `generate` would answer with token 0."""
+    model: Any = family.load()
+    model.get_output_embeddings().weight.data[5] = torch.nan
+    watched = vidcom2.watch(video, model, processor=family.processor)
+    ways = [
+        *(partial(ask, video, family, model, **given) for given in ({}, {"retention_ratio": 1.0}, {"measure": True})),
+        *(partial(watched.ask, QUESTION, **given) for given in ({"num_beams": 2}, {"prompt_lookup_num_tokens": 2})),
+        partial(watched.prefill().ask, QUESTION),
+        partial(Conversation(watched, max_new_tokens=4).ask, QUESTION),
+    ]
+    for way in ways:
+        with pytest.raises(ValueError, match=r"logits are not numbers \(NaN\).*bfloat16"):
+            way()
+    requests = [{"video": "any", "prompt": QUESTION}]
+    (refused,) = vidcom2.answer_many(requests, model, processor=family.processor, read=lambda *_: video)
+    assert "logits are not numbers" in refused.error
 
 
 def test_a_loaded_model_needs_its_processor_and_takes_no_loading_arguments(family: Family) -> None:

@@ -5,9 +5,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from transformers import LogitsProcessorList
 
 from ..errors import OptionError
 from ..modeling.hosting.in_transformers import CACHE
+from .generation import NumbersAlone
 from .prompting import check_template_arguments
 from .watched import Watched
 
@@ -54,6 +56,7 @@ class Conversation:
 
         Raises:
             OptionError: on a question that is empty or contains the model's placeholder for a video or an image.
+            ValueError: on logits that are not numbers.
         """
         model, processor = self.checkpoint.model, cast(Any, self.checkpoint.processor)
         self._check(question)
@@ -72,6 +75,7 @@ class Conversation:
             use_cache=True,
             return_dict_in_generate=True,
             streamer=streamer,
+            logits_processor=LogitsProcessorList([NumbersAlone()]),
         )
         self.ids, self.cache = output.sequences, output[CACHE]
         return processor.decode(output.sequences[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from ..configuration.compression_settings import CompressionSettings
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
@@ -167,6 +168,23 @@ def joined(features: Sequence[VidCom2VideoFeatures]) -> VidCom2VideoFeatures:
     )
 
 
+class NumbersAlone(LogitsProcessor):
+    """Refuses logits that are not numbers. `generate` would take token 0 for the answer, such as "!!!"."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the scores as they are.
+
+        Raises:
+            ValueError: if one of them is not a number.
+        """
+        if bool(scores.isnan().any()):
+            raise ValueError(
+                "the model's logits are not numbers (NaN): values are beyond the range of its dtype, or its weights "
+                "are damaged. Load it in another dtype, such as bfloat16."
+            )
+        return scores
+
+
 @torch.no_grad()
 def generate(
     model: "VidCom2GenerationMixin",
@@ -189,16 +207,18 @@ def generate(
         Ids of the new tokens (B, n), with padding after the end of each answer.
 
     Raises:
-        ValueError: on a batch or arguments that the model refuses.
+        ValueError: on a batch or arguments that the model refuses, and on logits that are not numbers.
     """
     keeps_all = features is not None and features.video_compressions is None
     encoded = {} if features is None else {"mm_encoder_outputs": {"video": features}}
     of_call = {"retention_ratio": 1.0} if keeps_all else {"compression_positions": positions}
+    processors = LogitsProcessorList([*(arguments.pop("logits_processor", None) or ()), NumbersAlone()])
     with _borders_of_language_model(model, hook):
         output: Any = model.generate(
             **{name: value for name, value in prompts.items() if name != "pixel_values_videos"},
             **encoded,
             **of_call,
+            logits_processor=processors,
             **{"do_sample": False, "return_dict_in_generate": False, "num_return_sequences": 1, **arguments},
         )
     return output[:, prompts["input_ids"].shape[1] :]

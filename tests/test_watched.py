@@ -274,16 +274,16 @@ def test_commands_answer_from_a_watched_video_or_say_why_not(tmp_path: Path) -> 
     assert said in output and f"\n{answer}\n" in output and "not compared" in output
     for arguments, reason in (
         (("run", "--video", path, "--num-frames", "16"), "`--num-frames` needs the frames"),
+        (("chat", path, "--num-frames", "16"), "`--num-frames` needs the frames"),
+        (("chat", "https://example.org/clip.watched"), "on the web. Download it"),
+        (("run", "--video", tmp_path / "other.watched"), "there is no video file"),
         (("run", "--video", path, "--retention-ratio", "0.5"), "`--retention-ratio` is 0.5, but the video was"),
-        (
-            ("explain", "--video", path, "-o", tmp_path / "kept.png"),
-            "holds tokens and no frames",
-        ),
+        (("explain", "--video", path, "-o", tmp_path / "kept.png"), "holds tokens and no frames"),
     ):
         code, _, error = cli(*map(str, arguments))
         assert code == 2 and reason in error
     requests, answers = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
-    lines = [{"video": path.name, "prompt": asked}, {"video": path.name, "prompt": asked, "num_frames": 2}]
+    lines = [{"video": path.as_uri(), "prompt": asked}, {"video": path.name, "prompt": asked, "num_frames": 2}]
     requests.write_text("\n".join(map(json.dumps, lines)))
     assert "1 of 2 requests can be asked" in cli("run", "--requests", str(requests), "--check")[1]
     for ratio, expected in (("0.5", None), ("0.25", answer)):

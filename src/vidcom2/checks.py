@@ -141,6 +141,14 @@ def is_watched(source: object) -> bool:
     return isinstance(source, str) and source.endswith(".watched")
 
 
+def path_of_watched(source: str) -> Path:
+    """Return the path of a watched video. Raises an OptionError on a URL."""
+    path = local_path(source)
+    if path is None:
+        raise OptionError(f"{source!r} is a watched video on the web. Download it, and pass its path.")
+    return Path(path)
+
+
 def check_video_file(source: str) -> None:
     """Check that a path leads to a file; `read_video` checks its content. Raises an OptionError if it does not."""
     path = local_path(source)

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
-from ..checks import is_watched
+from ..checks import is_watched, path_of_watched
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, is_out_of_memory, memory_reason, one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
@@ -247,7 +247,7 @@ class Engine(ABC):
                 if video is None:
                     try:
                         if is_watched(request.video):
-                            video = self.watched(Path(str(request.video)))
+                            video = self.watched(path_of_watched(str(request.video)))
                         else:
                             video = request.read_by(read, self.how.num_frames)
                             result.lost_frames = video.lost

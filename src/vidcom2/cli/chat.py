@@ -83,7 +83,7 @@ def chat_command(context: typer.Context, options: ChatOptions) -> None:
         of_template = template_arguments(options.chat_template_kwargs)
         if options.stream is None:
             check_not_given(context, ("fps",), "is for a live video, which --stream names")
-            _talk(options, of_template)
+            _talk(context, options, of_template)
             return
         check_not_given(context, tuple(NOT_OF_STREAM), "does not apply to a live video, which --stream names")
         check_given("--stream", options.stream, "for a video file")
@@ -95,8 +95,10 @@ def chat_command(context: typer.Context, options: ChatOptions) -> None:
             _answer_questions(chat.live.checkpoint.processor, chat.ask)
 
 
-def _talk(options: ChatOptions, of_template: dict[str, Any]) -> None:
-    watched = watched_video(options.model, options.video, options.num_frames, options.placement, options.settings)
+def _talk(context: typer.Context, options: ChatOptions, of_template: dict[str, Any]) -> None:
+    watched = watched_video(
+        context, options.model, options.video, options.num_frames, options.placement, options.settings
+    )
     from ..answering.conversation import Conversation
 
     announce_demo(options.model, options.video, "name its file: `vidcom2 chat FILE`")

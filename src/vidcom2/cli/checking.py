@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -10,7 +9,7 @@ from rich.markup import escape
 
 from ..answering.questions import KNOWN_KEYS, Question
 from ..answering.requests import NAMES, VideoRequest
-from ..checks import is_watched, local_path
+from ..checks import is_watched, local_path, path_of_watched
 from ..errors import ALIKE, OptionError, did_you_mean, one_line, sentence
 from .console import SOME_ERRORS, out, print_line, progress_bar
 
@@ -97,7 +96,7 @@ def _problems_of_videos(videos: Iterable[str]) -> dict[str, str]:
                 if is_watched(video):
                     from ..answering.watched_file import read_header
 
-                    read_header(Path(video))
+                    read_header(path_of_watched(video))
                 else:
                     check_video(video)
             except (VideoError, OptionError) as error:

@@ -2,20 +2,19 @@
 check, import and load, and the notice that a demo is running."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.panel import Panel
 
-from ..checks import check_given, check_video_file, is_watched
+from ..checks import check_given, check_video_file, is_watched, path_of_watched
 from ..errors import OptionError
 from ..finding_checkpoints import resolve
 from ..placement import Placement
 from ..records.fingerprints import stamped
 from ..records.jsonl import json_object
 from ..toys import shown_with, toy_of
-from .console import err, out, progress_bar, status
+from .console import check_not_given, err, out, progress_bar, status
 
 if TYPE_CHECKING:
     from ..answering.watched import Watched
@@ -43,6 +42,7 @@ TemplateOption = Annotated[
         help="Values for the model's chat template as JSON, such as '{\"enable_thinking\": false}'.", show_default=False
     ),
 ]
+NEEDS_FRAMES = ("num_frames", "scale_while_reading", "repeats", "against", "as_json")  # options
 FramesOption = Annotated[int, typer.Option(help="Frames sampled evenly from the video.", min=1)]
 
 
@@ -116,10 +116,17 @@ def load_with_video(
 
 
 def watched_video(
-    model: str | None, video: str | None, num_frames: int, placement: Placement, settings: Mapping[str, Any]
+    context: typer.Context,
+    model: str | None,
+    video: str | None,
+    num_frames: int,
+    placement: Placement,
+    settings: Mapping[str, Any],
 ) -> "Watched":
     """Load the model and let it watch the video, or load what it has watched before."""
     if video is not None and is_watched(video):
+        check_not_given(context, NEEDS_FRAMES, "needs the frames of a video, but a watched one has none left")
+        path = path_of_watched(video)
         check_video_file(video)
         resolved = resolve(model, placement, settings)
         import_libraries(placement)
@@ -127,8 +134,8 @@ def watched_video(
         from ..answering.watched_file import read_header
         from ..checkpoints import load_resolved
 
-        header = read_header(Path(video))  # refuses a damaged file before the model is loaded
-        return load_watched_file(Path(video), header, load_resolved(resolved), settings)
+        header = read_header(path)  # refuses a damaged file before the model is loaded
+        return load_watched_file(path, header, load_resolved(resolved), settings)
     source = stamped(video)
     frames, checkpoint = load_with_video(model, video, num_frames, placement, settings)
     from ..answering.watched import watch_frames

@@ -24,7 +24,6 @@ from .run_options import (
     DEFAULT_PROMPT,
     DEMO_AGAINST,
     ENGINES,
-    NEEDS_FRAMES,
     NOT_OF_ENGINE,
     ONLY_MANY,
     ONLY_ONE,
@@ -65,9 +64,8 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
             check_settings({"compression_method": options.against}, typed={"compression_method": "--against"})
         of_template = template_arguments(options.chat_template_kwargs)
         if is_watched(options.video):
-            check_not_given(context, NEEDS_FRAMES, "needs the frames of a video, but a watched one has none left")
             watched = watched_video(
-                options.model, options.video, options.num_frames, options.placement, options.settings
+                context, options.model, options.video, options.num_frames, options.placement, options.settings
             )
             with status("Answering ..."):
                 answer = watched.ask(

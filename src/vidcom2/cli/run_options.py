@@ -13,7 +13,6 @@ DEFAULT_PROMPT = "What happens in the video?"
 DEMO_AGAINST = "uniform_frames"
 MANY = "Many videos"  # the panel in the help that shows the options for many videos
 ONLY_ONE = ("video", "repeats", "baseline", "against", "as_json")  # options that work with one video only
-NEEDS_FRAMES = ("num_frames", "scale_while_reading", "repeats", "against", "as_json")  # options
 ENGINES = ("transformers", "vllm", "ray")
 RAY_ENGINES = ("transformers", "vllm")
 OF_RAY = ("ray_engine", "ray_workers", "rows_per_part")

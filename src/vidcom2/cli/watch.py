@@ -38,14 +38,16 @@ class WatchOptions:
 @takes_settings
 @takes_placement
 @takes_fields(WatchOptions)
-def watch_command(options: WatchOptions) -> None:
+def watch_command(context: typer.Context, options: WatchOptions) -> None:
     """Watch a video once, and keep its tokens in a file, to ask about it many times.
 
     The file holds the features of the kept tokens and no frame. `vidcom2 chat clip.watched` and
     `vidcom2.load_watched` answer from it with the same model.
     """
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
-        watched = watched_video(options.model, options.video, options.num_frames, options.placement, options.settings)
+        watched = watched_video(
+            context, options.model, options.video, options.num_frames, options.placement, options.settings
+        )
         with status("Writing ..."):
             watched.save(options.output, options.prefill)
         announce_demo(options.model, options.video, "name its file: `vidcom2 watch FILE`")

@@ -29,14 +29,14 @@ class VideoError(ValueError):
 def local_file(source: str, progress: Progress) -> Iterator[str]:
     """Yield the path of a file. A URL is downloaded to a temporary file. Raises a VideoError if it is missing."""
     local = local_path(source)
+    if local is not None and not Path(local).is_file():
+        raise VideoError(no_video_file(source, local))
+    if is_watched(source):
+        raise VideoError(
+            f"{source!r} is a watched video, which holds tokens and no frames. Pass the video that it was made of; "
+            "`vidcom2 run`, `vidcom2 chat` and `load_watched` answer from a watched one."
+        )
     if local is not None:
-        if not Path(local).is_file():
-            raise VideoError(no_video_file(source, local))
-        if is_watched(local):
-            raise VideoError(
-                f"{source!r} is a watched video, which holds tokens and no frames. Pass the video that it was made of; "
-                "`vidcom2 run`, `vidcom2 chat` and `load_watched` answer from a watched one."
-            )
         if Path(local).stat().st_size == 0:
             raise VideoError(f"the file {source!r} is empty: it has 0 bytes. Download or copy it again.")
         yield local

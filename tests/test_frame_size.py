@@ -84,7 +84,7 @@ def test_ask_answer_many_and_run_read_the_frames_in_the_size_of_the_processor(
         read.append(read_video(*args, **kwargs))
         return read[-1]
 
-    monkeypatch.setattr("vidcom2.answering.many.read_video", reading)
+    monkeypatch.setattr("vidcom2.answering.engine.read_video", reading)
     monkeypatch.setattr("vidcom2.video.reading.read_video", reading)
     requests = [{"video": str(clip), "prompt": QUESTION}]
     (answer,) = answer_many(requests, checkpoint.model, scale_while_reading=True, **given)

@@ -27,7 +27,7 @@ from test_evaluation import frames_of, write_lines
 import vidcom2 as package
 from vidcom2 import AnsweredRequest, Video, answer_many, ask
 from vidcom2.answering.background import Background
-from vidcom2.answering.many import Engine
+from vidcom2.answering.engine import Engine
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.requests import read_requests, request_of, requests_of_folder
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
@@ -457,9 +457,9 @@ def test_the_same_command_continues_a_run_also_with_more_requests_and_another_co
     kept, half = output.read_text().splitlines(keepends=True)[:4], output.read_text().splitlines()[5][:20]
     here.write_text("".join(kept) + half)
     reads: list[str] = []
-    original = package.answering.many.read_video
+    original = package.answering.engine.read_video
     monkeypatch.setattr(
-        "vidcom2.answering.many.read_video", lambda *args, **kw: reads.append(args[0]) or original(*args, **kw)
+        "vidcom2.answering.engine.read_video", lambda *args, **kw: reads.append(args[0]) or original(*args, **kw)
     )
     arguments = command(folder, here, "--requests", data, "--batch-size", 3)
     before = sum("error" not in json.loads(line) for line in kept)

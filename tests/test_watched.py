@@ -17,7 +17,8 @@ from test_cli import vidcom2 as cli
 from transformers import LogitsProcessor
 
 import vidcom2
-from vidcom2.answering import many
+from vidcom2.answering import many_in_transformers
+from vidcom2.answering.engine import Engine
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.watched import Watched
 from vidcom2.errors import OptionError
@@ -225,11 +226,10 @@ def test_requests_about_a_watched_video_share_batches_with_others(
     clip.write_bytes(DEMO_VIDEO.read_bytes())
     watch(family, clip, num_frames=4, retention_ratio=0.5).save(path, prefill=True)
     batches, encoded = [], []
-    generated, encode = many.TransformersEngine._generated, many.encode
-    monkeypatch.setattr(
-        many.TransformersEngine, "_generated", lambda *given: batches.append(given[1]) or generated(*given)
-    )
-    monkeypatch.setattr(many, "encode", lambda *given: encoded.append(given) or encode(*given))
+    of, encode = many_in_transformers.TransformersEngine, many_in_transformers.encode
+    generated = of._generated
+    monkeypatch.setattr(of, "_generated", lambda *given: batches.append(given[1]) or generated(*given))
+    monkeypatch.setattr(many_in_transformers, "encode", lambda *given: encoded.append(given) or encode(*given))
     requests: list[dict[str, Any]] = [
         {"video": str(path), "prompt": "Who?"},
         {"video": str(path), "prompt": "Who?", "retention_ratio": 0.25},
@@ -257,7 +257,7 @@ def test_requests_about_a_watched_video_share_batches_with_others(
     (other,) = vidcom2.answer_many(requests[:1], family.model, processor=family.processor, retention_ratio=0.25)
     assert "`retention_ratio` is 0.25" in str(other.error)
     with pytest.raises(OptionError, match="--engine transformers"):  # vLLM's engine has what the base class does
-        many.Engine.watched(object(), path)  # pyright: ignore[reportArgumentType]
+        Engine.watched(object(), path)  # pyright: ignore[reportArgumentType]
     clip.write_bytes(path.read_bytes())
     (changed,) = vidcom2.answer_many(requests[:1], family.model, processor=family.processor)
     assert "has changed since" in str(changed.error)

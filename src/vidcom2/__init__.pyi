@@ -2,7 +2,8 @@
 
 from .answering.answer import Answer
 from .answering.ask import ask, load_watched, watch
-from .answering.many import AnsweredRequest, answer_many
+from .answering.many import answer_many
+from .answering.requests import AnsweredRequest
 from .answering.watched import Watched
 from .applying import apply, remove
 from .checkpoints import load, tiny_model

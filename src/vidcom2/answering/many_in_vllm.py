@@ -23,14 +23,14 @@ from ..video.reading import Video
 from ..vllm_plugin.compat import why_not
 from ..vllm_plugin.settings import check_engine_can_keep, check_model, has_mrope_positions
 from ..vllm_plugin.unsupported_family import REASONS
-from .many import AnsweredRequest, Engine, Prepared, refusal
+from .engine import Engine, Prepared, refusal
 from .prompting import (
     at_least_a_pair,
     prepare_inputs,
     prompt_text,
     spacing_of_a_part,
 )
-from .requests import HowToAnswer, VideoRequest
+from .requests import AnsweredRequest, HowToAnswer, VideoRequest
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,9 +29,9 @@ from ..records.answer_parts import AnswerParts
 from ..records.fingerprints import certificate_of
 from ..records.jsonl import json_object
 from ..records.run_record import RequestStamp, RunOutput
-from .engines import start_engine
 from .questions import id_of
 from .requests import HowToAnswer, VideoRequest, request_of
+from .start_engine import start_engine
 
 CPUS_OF_READING = 1  # that workers must leave free
 WHOLE_NUMBERS = {

@@ -92,6 +92,34 @@ class VideoRequest:
         return self.video
 
 
+@dataclass(frozen=True)
+class AnsweredRequest:
+    """A request with its answer, or with the reason why there is none.
+
+    Attributes:
+        answer: the text; None after an error.
+        error: why there is no answer, in one line; None if there is one.
+        prompt_tokens, video_tokens, full_prompt_tokens, full_video_tokens, new_tokens: as in `Answer`.
+        lost_frames: how many frames of the file could not be decoded.
+    """
+
+    request: VideoRequest
+    answer: str | None = None
+    error: str | None = None
+    prompt_tokens: int | None = None
+    video_tokens: int | None = None
+    full_prompt_tokens: int | None = None
+    full_video_tokens: int | None = None
+    new_tokens: int | None = None
+    lost_frames: int | None = None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The row that `vidcom2 run` writes: `id`, `given`, and either `error` or all the other attributes."""
+        found = {name: value for name, value in vars(self).items() if name != "request" and value is not None}
+        return {"id": self.request.id, "given": self.request.given, **found}
+
+
 def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> VideoRequest:
     """Return the request that a line or a dict describes. If something is wrong with it, `problem` says what.
 

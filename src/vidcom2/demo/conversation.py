@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..answering.comparison import Measured
-from ..answering.many import refusal
+from ..answering.engine import refusal
 from .answerer import SIDES, Answerer, EncodedClip, Side
 
 NO_QUESTION = "There is no question. Write one about the clip."

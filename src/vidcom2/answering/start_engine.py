@@ -9,7 +9,7 @@ from ..records.fingerprints import identity_of
 from .requests import HowToAnswer
 
 if TYPE_CHECKING:
-    from .many import Engine
+    from .engine import Engine
 
 
 def start_engine(
@@ -29,7 +29,7 @@ def start_engine(
 
         return VllmEngine(model, how, engine_arguments), identity_of(model.source)
     from ..checkpoints import load_resolved
-    from .many import TransformersEngine
+    from .many_in_transformers import TransformersEngine
 
     checkpoint = load_resolved(model)
     given = {name: value for name, value in model.settings.items() if name in SETTING_NAMES and value is not None}

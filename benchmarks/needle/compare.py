@@ -186,24 +186,31 @@ def _answers(
 
 
 def _described(checkpoint: Checkpoint, toy: Toy, questions: list[Question], data: Path, group: str) -> dict[str, Any]:
+    command = f"compare DATA WORK --toy {toy.name} --group {group}"
+    data_sha256 = hashlib.sha256(data.read_bytes()).hexdigest()
     return {
         "group": group,
         "toy": toy.name,
         "questions": len(questions),
         "videos": len({question.video for question in questions}),
-        "birth_certificate": certificate(checkpoint, toy, data, group),
+        "birth_certificate": certificate(checkpoint, toy, command, data_sha256=data_sha256),
     }
 
 
-def certificate(checkpoint: Checkpoint, toy: Toy, data: Path, group: str) -> dict[str, Any]:
-    """Return the record of where the figures come from."""
+def certificate(checkpoint: Checkpoint, toy: Toy, command: str, **about: Any) -> dict[str, Any]:
+    """Return the record of where the figures come from.
+
+    Args:
+        command: what was run in this room.
+        **about: further fields.
+    """
     return birth_certificate(
         checkpoint.name,
-        f"python -m benchmarks.needle.compare DATA WORK --toy {toy.name} --group {group}",
+        f"python -m benchmarks.needle.{command}",
         **environment(checkpoint.model),
         cpu=cpu_name(),
         model_sha256=hashlib.sha256((toy.folder / "model.safetensors").read_bytes()).hexdigest(),
-        data_sha256=hashlib.sha256(data.read_bytes()).hexdigest(),
+        **about,
     )
 
 

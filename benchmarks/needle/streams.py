@@ -7,7 +7,6 @@ middle and at the beginning. All memories hold the same number of tokens but for
 was killed continues with the stream after the last one in WORK_FOLDER.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -20,16 +19,14 @@ import typer
 from rich.progress import track
 from torch import Tensor
 
-from vidcom2.answering.comparison import environment
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.evaluation.report import paired_interval
 from vidcom2.live.live_video import LiveVideo
 from vidcom2.live.stream_memory import ScoredFrame, StreamTokens, register_memory_method
-from vidcom2.records.provenance import birth_certificate, cpu_name
 from vidcom2.toys import PREFIX, TOY, TOYS
 
 from .architectures import ARCHITECTURES, Architecture
-from .compare import MAX_NEW_TOKENS, RESULTS, rounded
+from .compare import MAX_NEW_TOKENS, RESULTS, certificate, rounded
 from .drawing import COLOURS, DIGIT_SIZE
 from .videos import STREAMS, Event, free_place, make_needle
 
@@ -259,14 +256,7 @@ def main(
     checkpoint = load_checkpoint(f"{PREFIX}{toy}", device="cpu")
     checkpoint.model.config.retention_ratio = 1.0  # streams are encoded whole
     torch.set_num_threads(1)
-    certified = birth_certificate(
-        checkpoint.name,
-        f"python -m benchmarks.needle.streams WORK --toy {toy}",
-        **environment(checkpoint.model),
-        cpu=cpu_name(),
-        model_sha256=hashlib.sha256((TOYS[toy].folder / "model.safetensors").read_bytes()).hexdigest(),
-        max_video_tokens=BUDGET,
-    )
+    certified = certificate(checkpoint, TOYS[toy], f"streams WORK --toy {toy}", max_video_tokens=BUDGET)
     work.mkdir(parents=True, exist_ok=True)
     file = work / f"{toy}.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []

@@ -502,9 +502,13 @@ def test_only_a_question_that_is_asked_anew_encodes_the_video(
 ) -> None:
     encoded, ordinary = [], watched.encode
     monkeypatch.setattr(watched, "encode", lambda *given: encoded.append(given) or ordinary(*given))
-    (candidate,) = candidates_of("vidcom2", "0.25", ("--method", "--retention-ratio"))
+    compressed, compress = [], watched.compress
+    monkeypatch.setattr(watched, "compress", lambda *given: compressed.append(given[2]) or compress(*given))
+    (candidate,) = candidates_of("vidcom2", "0.2", ("--method", "--retention-ratio"))
     rows = ask_again(small, candidate, clip, num_frames=4, max_new_tokens=2, repeats=2)
+    assert {each.retention_ratio for each in compressed} == {0.2}
     assert [row["way"] for row in rows] == ["anew", "features", "KV cache"]
+    assert all((row["method"], row["retention_ratio"], row["frames"]) == ("vidcom2", 0.2, 4) for row in rows)
     assert all(len(row["each"]) == 2 for row in rows)
     assert rows[0]["once"] == 0 < rows[1]["once"] and rows[2]["once"] > 0
     assert len(encoded) == 3 + (2 + 1)  # a warm-up, and once for each of the others; then in each turn of the first

@@ -31,6 +31,7 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
     checkpoint = load_checkpoint(str(family.folder), device="cpu")
     model: Any = checkpoint.model
     model.generation_config.suppress_tokens = [model.config.video_token_id]  # which random weights might generate
+    model.generation_config.update(stop_strings=["a text that never comes"], num_beams=2)
     conversation = Conversation(watch_frames(checkpoint, read_video(str(DEMO_VIDEO), 6), {}), max_new_tokens=4)
     lengths = []
     for question in ("What?", "And then?", "Why?"):
@@ -49,7 +50,13 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
         )
     model: Any = checkpoint.model
     anew = model.generate(
-        input_ids=prompt, attention_mask=torch.ones_like(prompt), **more, do_sample=False, max_new_tokens=4
+        input_ids=prompt,
+        attention_mask=torch.ones_like(prompt),
+        **more,
+        do_sample=False,
+        max_new_tokens=4,
+        num_beams=1,
+        stop_strings=None,
     )
     assert torch.equal(anew, ids)
 

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ import vidcom2
 from vidcom2.answering import many_in_transformers
 from vidcom2.answering.engine import Engine
 from vidcom2.answering.prompting import prepare_inputs
-from vidcom2.answering.watched import Watched
+from vidcom2.answering.watched import Watched, load_watched_file
+from vidcom2.answering.watched_file import read_header
 from vidcom2.errors import OptionError
 from vidcom2.toys import DEMO_VIDEO
 
@@ -58,7 +61,7 @@ def video() -> vidcom2.Video:
     return vidcom2.Video.from_frames(frames, fps=2)
 
 
-def watch(family: Family, video: vidcom2.Video, **settings: Any) -> Watched:
+def watch(family: Family, video: Any, **settings: Any) -> Watched:
     return vidcom2.watch(video, family.model, processor=family.processor, **settings)
 
 
@@ -167,6 +170,8 @@ def test_what_cannot_be_the_same_video_is_refused(family: Family, video: vidcom2
         load(family, path, retention_ratio=0.25)
     with pytest.raises(OptionError, match=r"`retention_ratio` is 0.25, but the video was watched with 0.5"):
         watched.ask("Who?", retention_ratio=0.25)
+    with pytest.raises(ValueError, match="`compression_newlines` is 'grid' in one call, but belongs to the model"):
+        watched.ask("Who?", compression_newlines="grid")
 
     def refused(written: bytes, match: str) -> None:
         path.write_bytes(written)
@@ -177,7 +182,8 @@ def test_what_cannot_be_the_same_video_is_refused(family: Family, video: vidcom2
     refused(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:], "damaged")
     refused(clip.read_bytes(), "cannot be read")
     refused(b"", "cannot be read")
-    refused(whole.replace(b'\\"format\\": 1', b'\\"format\\": 7'), "format 7")
+    refused(whole.replace(b'\\"format\\": 2', b'\\"format\\": 7'), "format 7")
+    refused(whole.replace(b'\\"retention_ratio\\": 0.5', b'\\"retention_ratio\\": 0.7'), "damaged")
     save_file({"features": torch.zeros(1)}, tmp_path / "other.safetensors")
     refused((tmp_path / "other.safetensors").read_bytes(), "not a video that was watched")
     path.write_bytes(whole)
@@ -188,10 +194,117 @@ def test_what_cannot_be_the_same_video_is_refused(family: Family, video: vidcom2
     assert load(family, path).source == watched.source
     with pytest.raises(ValueError, match="`compression_newlines` is 'all'"):
         load(family, path, compression_newlines="all")
+    with pytest.raises(OptionError, match="is a folder"):
+        load(family, tmp_path)
     with pytest.raises(OptionError, match="no file"):
         load(family, tmp_path / "none.watched")
     with pytest.raises(OptionError, match="`max_new_tokens` is neither an argument of `watch` nor a setting"):
         watch(family, video, max_new_tokens=3)
+
+
+@ONE
+def test_the_loaded_model_may_change_after_watching(family: Family, video: vidcom2.Video, tmp_path: Path) -> None:
+    """Another language model answers from the features, and fills its own KV cache. Another encoder is refused."""
+    model = family.load(retention_ratio=RETENTION_RATIO)
+    paths = [tmp_path / "clip.watched", tmp_path / "tuned.watched"]
+    watched = vidcom2.watch(video, model, processor=family.processor).prefill()
+    watched.save(paths[0], prefill=True)
+    before, cache = watched.ask("Who?"), watched.cache
+    values = [layer.self_attn.v_proj.weight for layer in model.model.language_model.layers]
+    for weight in values:
+        weight.grad = torch.randn_like(weight)
+    torch.optim.SGD(values, lr=1.0).step()
+    expected = vidcom2.ask(video, "Who?", model, processor=family.processor)
+    assert watched.ask("Who?") == expected != before
+    requests = [{"video": str(paths[0]), "prompt": "Who?"}]  # which have no use for its KV cache
+    (answered,) = vidcom2.answer_many(requests, model, processor=family.processor)
+    assert answered.answer == expected
+    watched.save(paths[1], prefill=True)
+    assert watched.cache is not cache and load(family, paths[1], model).ask("Who?") == watched.ask("Who?") == expected
+    changes = (
+        lambda: next(model.model.vision_tower.parameters()).add_(0.1),
+        lambda: model.bfloat16(),
+    )
+    for change in changes:
+        watched = vidcom2.watch(video, model, processor=family.processor)
+        with torch.no_grad():
+            change()
+        for use in (watched.prefill, partial(watched.ask, "Who?"), partial(watched.save, paths[1])):
+            with pytest.raises(OptionError, match="encoder has changed since it watched"):
+                use()
+    with pytest.raises(OptionError, match=r"encoder's dtype differs \('torch.float32' then, 'torch.bfloat16' now\)"):
+        load(family, paths[0], model)
+
+
+@ONE
+def test_the_adapters_that_are_on_belong_to_the_model(family: Family, video: vidcom2.Video, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    model, path = family.load(retention_ratio=RETENTION_RATIO), tmp_path / "clip.watched"
+    of_both = r".*(language_model|vision_tower).*q_proj"
+    config = peft.LoraConfig(target_modules=of_both, r=2, init_lora_weights=False)
+    adapted = peft.get_peft_model(model, config, "a").eval()
+    adapted.add_adapter("b", config)
+    adapted.set_adapter("a")
+    watched = vidcom2.watch(video, model, processor=family.processor)
+    watched.save(path)
+    assert load(family, path, model).ask("Who?") == watched.ask("Who?")
+    for switch in (partial(adapted.set_adapter, "b"), adapted.base_model.disable_adapter_layers):
+        switch()
+        with pytest.raises(OptionError, match="encoder has changed"):
+            watched.ask("Who?")
+        with pytest.raises(OptionError, match="the encoder's weights differ"):
+            load(family, path, model)
+
+
+@only(lambda family: family.name == "llava_video")
+def test_the_processor_must_write_the_same_text(
+    family: Family, video: vidcom2.Video, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch(family, video).save(tmp_path / "clip.watched")
+    monkeypatch.setattr(family.processor, "add_time_instruction", not family.processor.add_time_instruction)
+    with pytest.raises(OptionError, match="the encoder's processor differs"):
+        load(family, tmp_path / "clip.watched")
+
+
+@ONE
+def test_a_file_stands_for_itself(
+    family: Family, video: vidcom2.Video, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happens to it afterwards changes nothing, and it says all that the frames said."""
+    path, link = tmp_path / "clip.watched", tmp_path / "link.watched"
+    link.symlink_to(path)
+    watched = watch(family, replace(video, lost=3))
+    watched.save(link)
+    (tmp_path / "new").touch()
+    assert link.is_symlink() and path.stat().st_mode == (tmp_path / "new").stat().st_mode
+    loaded = load(family, path)
+    (answered,) = vidcom2.answer_many(
+        [{"video": str(path), "prompt": "Who?"}], family.model, processor=family.processor
+    )
+    assert loaded.lost_frames == answered.lost_frames == watched.lost_frames == 3
+    header = read_header(path)
+    with path.open("r+b") as file:  # in place, as `cp` does
+        file.write(bytes(path.stat().st_size))
+    assert loaded.ask("Who?") == watched.ask("Who?")
+    watch(family, video, retention_ratio=0.5).save(path)
+    with pytest.raises(OptionError, match="was replaced while it was read"):
+        load_watched_file(path, header, watched.checkpoint, {})
+
+    monkeypatch.chdir(tmp_path)  # the video is found from another folder, too
+    Path("clip.mp4").write_bytes(DEMO_VIDEO.read_bytes())
+    watch(family, "clip.mp4", num_frames=4).save("clip.watched")
+    monkeypatch.chdir("/")
+    assert load(family, path).source[0] == str(tmp_path / "clip.mp4")
+
+
+@ONE
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("clip.mp4", r"must end in '.watched'"), (".", "must end in"), ("none/clip.watched", "there is no folder")],
+)
+def test_no_other_file_is_written_over(family: Family, video: vidcom2.Video, name: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        watch(family, video).save(name)
 
 
 @ONE
@@ -202,12 +315,11 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
     watched.save(path)
     before = path.read_bytes()
 
-    def full(tensors: Any, target: Path, **_: Any) -> None:
-        Path(target).write_bytes(b"half")
+    def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("vidcom2.answering.watched_file.save_file", full)
+        patch.setattr("os.fsync", full)
         with pytest.raises(OptionError, match="No space left"):
             watched.save(path)
     filled = watch(family, video).prefill()
@@ -276,12 +388,20 @@ def test_commands_answer_from_a_watched_video_or_say_why_not(tmp_path: Path) -> 
         (("run", "--video", path, "--num-frames", "16"), "`--num-frames` needs the frames"),
         (("chat", path, "--num-frames", "16"), "`--num-frames` needs the frames"),
         (("chat", "https://example.org/clip.watched"), "on the web. Download it"),
+        (("watch", DEMO_VIDEO, "-o", tmp_path / "clip.mp4"), "must end in '.watched'"),
         (("run", "--video", tmp_path / "other.watched"), "there is no video file"),
         (("run", "--video", path, "--retention-ratio", "0.5"), "`--retention-ratio` is 0.5, but the video was"),
         (("explain", "--video", path, "-o", tmp_path / "kept.png"), "holds tokens and no frames"),
     ):
         code, _, error = cli(*map(str, arguments))
         assert code == 2 and reason in error
+    toy = "toy:llava_onevision"
+    (refused,) = vidcom2.answer_many([{"video": str(path), "prompt": asked}], toy, retention_ratio=0.5, device="cpu")
+    assert "`retention_ratio` is 0.5, but the video was" in str(refused.error)
+    vidcom2.watch(DEMO_VIDEO, model, processor=processor, num_frames=16, max_video_tokens=60).save(path)
+    with pytest.raises(OptionError, match="`max_video_tokens` is None, but the video was watched with 60"):
+        vidcom2.load_watched(path, toy, max_video_tokens=None)
+    watched.save(path)
     requests, answers = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
     lines = [{"video": path.as_uri(), "prompt": asked}, {"video": path.name, "prompt": asked, "num_frames": 2}]
     requests.write_text("\n".join(map(json.dumps, lines)))

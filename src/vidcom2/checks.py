@@ -22,6 +22,7 @@ from .families import FAMILIES
 
 # Settings that only some families have, in addition to `CompressionSettings`, with the values they accept.
 FAMILY_SETTINGS = {name: accepted for family in FAMILIES.values() for name, accepted in family.settings.items()}
+WATCHED = ".watched"  # the ending of what `vidcom2 watch` writes
 
 
 def whole_number(name: str, value: Any, error: type[ValueError] = OptionError) -> int:
@@ -138,7 +139,15 @@ def local_path(source: str) -> str | None:
 
 def is_watched(source: object) -> bool:
     """Tell whether a video is a file that `vidcom2 watch` wrote, which its ending says."""
-    return isinstance(source, str) and source.endswith(".watched")
+    return isinstance(source, str) and source.endswith(WATCHED)
+
+
+def check_watched_target(path: Path) -> None:
+    """Check, before a video is watched, that it can be written there. Raises an OptionError if it cannot."""
+    if not is_watched(path.name):  # so that no video is written over, either
+        raise OptionError(f"the file to write is {str(path)!r}, but its name must end in {WATCHED!r}.")
+    if not path.parent.is_dir():
+        raise OptionError(f"there is no folder {str(path.parent)!r} to write in. Make it, or name another file.")
 
 
 def path_of_watched(source: str) -> Path:

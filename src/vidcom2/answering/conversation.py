@@ -9,6 +9,7 @@ from transformers import LogitsProcessorList
 
 from ..errors import OptionError
 from ..modeling.hosting.in_transformers import CACHE
+from .arguments import with_tokenizer
 from .generation import NumbersAlone
 from .prompting import check_template_arguments
 from .watched import Watched
@@ -75,7 +76,9 @@ class Conversation:
             use_cache=True,
             return_dict_in_generate=True,
             streamer=streamer,
+            num_beams=1,
             logits_processor=LogitsProcessorList([NumbersAlone()]),
+            **with_tokenizer({}, self.checkpoint),
         )
         self.ids, self.cache = output.sequences, output[CACHE]
         return processor.decode(output.sequences[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()

@@ -102,8 +102,8 @@ def answer_many(
     found = check_model(model, processor, placement, settings)
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
-    checkpoint, settings = checkpoint_of(found, processor, settings)
-    engine = TransformersEngine(checkpoint, how, settings, arguments)
+    checkpoint, of_calls = checkpoint_of(found, processor, settings)
+    engine = TransformersEngine(checkpoint, how, of_calls, arguments, loaded_with=settings)
     numbered = zip(count(1), requests)
     asked = (each if isinstance(each, VideoRequest) else request_of(each, number) for number, each in numbered)
     return engine.answers(asked, read)

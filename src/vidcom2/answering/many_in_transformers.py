@@ -25,7 +25,8 @@ from .prepared_video import prepare_video
 from .prompting import padded, video_arguments
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest
 from .watched import Watched, check_kept, load_watched_file
-from .watched_file import encoder_identity, read_header
+from .watched_file import read_header
+from .watched_model import encoder_identity
 
 HELD_BATCHES = 4  # how many are encoded before one is answered, so that a batch has prompts of similar length
 
@@ -93,7 +94,7 @@ class TransformersEngine(Engine):
         header = read_header(path)
         if self._encoder is None:  # which reads all of its weights
             self._encoder = encoder_identity(self.checkpoint)
-        return load_watched_file(path, header, self.checkpoint, self.given, self._encoder)
+        return load_watched_file(path, header, self.checkpoint, self.given, self._encoder, with_cache=False)
 
     def prompt(
         self, request: VideoRequest, video: Video | Watched, template_arguments: dict[str, Any], group: Prepared
@@ -142,8 +143,11 @@ class TransformersEngine(Engine):
         if not group.prompts:
             return prompts, refused
         if group.watched is not None:
-            features, settings = group.watched.features, group.watched.settings
-            of_each = [self._prompt(request, inputs, features, settings, 0) for request, inputs in group.prompts]
+            seen = group.watched
+            of_each = [
+                self._prompt(request, inputs, seen.features, seen.settings, seen.lost_frames)
+                for request, inputs in group.prompts
+            ]
             return of_each, refused
         settings_of_each = [self._settings(request) for request, _ in group.prompts]
         kept: dict[tuple[Any, ...], VidCom2VideoFeatures | ValueError] = {}

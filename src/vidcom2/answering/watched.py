@@ -11,11 +11,11 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig
 
 from ..checkpoints import Checkpoint
-from ..checks import whole_number
+from ..checks import check_watched_target, whole_number
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
-from ..modeling.hosting.in_transformers import CACHE
+from ..modeling.hosting.in_transformers import CACHE, pop_settings
 from ..video.reading import Video
 from .answer import Answer
 from .arguments import check_generate_arguments, pop_call_settings, with_tokenizer
@@ -24,6 +24,7 @@ from .generation import compress, encode, generate
 from .prepared_video import PreparedVideo, prepare_video
 from .prompting import check_template_arguments
 from .watched_file import read_watched, write_watched
+from .watched_model import encoder_state, model_state
 
 # Questions that begin alike only by chance, from which the part of a prompt before the question is found.
 PROBES = ("?", "What is it", "Aaa bbb")
@@ -46,6 +47,7 @@ class Watched:
         settings: the settings that the video was compressed with.
         video: the frames; None if the video was loaded by `load_watched`.
         source: the file that it was read from, and its size and time of change then; None for other videos.
+        lost_frames: how many frames of the file could not be decoded.
         prefix, cache: the ids (P,) of the prompt before the question, and the KV cache that `prefill` filled from it.
     """
 
@@ -57,12 +59,14 @@ class Watched:
         settings: CompressionSettings,
         video: Video | None = None,
         source: tuple[str, str] | None = None,
+        lost_frames: int = 0,
         prefix: Tensor | None = None,
         cache: Any = None,
     ) -> None:
         self.checkpoint, self.prepared, self.features, self.settings = checkpoint, prepared, features, settings
-        self.video, self.source = video, source
+        self.video, self.source, self.lost_frames = video, source, lost_frames
         self.prefix, self.cache = prefix, cache
+        self._encoder_then, self._model_then = encoder_state(checkpoint.model), model_state(checkpoint.model)
 
     @overload
     def ask(  # pyright: ignore[reportOverlappingOverload]  (a text is a sequence of texts, too)
@@ -88,12 +92,12 @@ class Watched:
             The answer; to a list of questions, the list of their answers.
 
         Raises:
-            ValueError: on an argument that is unknown or outside its accepted set, and on settings: the video was
-                compressed when it was watched.
+            ValueError: on an argument that is unknown or outside its accepted set, on settings, since the video was
+                compressed when it was watched, and if the model's encoder has changed since.
         """
         prompts = prompts_of(question)
         max_new_tokens = whole_number("max_new_tokens", max_new_tokens)
-        check_kept(self.settings, pop_call_settings(arguments))
+        check_kept(self.settings, pop_settings(pop_call_settings(arguments)))
         check_generate_arguments("ask", arguments)
         check_template_arguments(self.checkpoint.processor, chat_template_kwargs)
         answers = self.answers(prompts, {"max_new_tokens": max_new_tokens, **arguments}, chat_template_kwargs)
@@ -114,17 +118,19 @@ class Watched:
         """Run the language model over the prompt up to the question, and keep its KV cache for all further questions.
 
         What begins otherwise, such as a chat with words of the system, is answered from the features as before. So are
-        calls with arguments that cannot begin with a cache, such as `num_beams`.
+        calls with arguments that cannot begin with a cache, such as `num_beams`, and all once the language model has
+        changed.
 
         Returns:
             This object.
 
         Raises:
-            OptionError: if the chat template writes the question before the video.
+            OptionError: if the chat template writes the question before the video, and if the encoder has changed.
         """
-        if self.cache is not None:
-            return self
         model: Any = self.checkpoint.model
+        self._check_encoder()
+        if self.cache is not None and self._model_then == model_state(model):
+            return self
         inputs, *others = (self.inputs(probe) for probe in PROBES)
         ids = inputs["input_ids"]
         length = min(_common(ids[0], other["input_ids"][0]) for other in others)
@@ -141,19 +147,23 @@ class Watched:
             logits_to_keep=1,
             compression_positions=self.settings.compression_positions,
         )
-        self.prefix, self.cache = prefix[0], cache
+        self.prefix, self.cache, self._model_then = prefix[0], cache, model_state(model)
         return self
 
     def save(self, path: str | PathLike[str], prefill: bool = False) -> None:
         """Write the video as the model watched it, without pixels, to one safetensors file.
 
         Args:
-            path: where to write it. An existing file is replaced, once the new one is whole.
+            path: where to write it, a name that ends in `.watched`. An existing file is replaced, once the new one is
+                whole.
             prefill: also write the KV cache of the prompt before the question, which `prefill` makes.
 
         Raises:
-            OptionError: on a file that cannot be written, or a kind of KV cache that a file cannot hold.
+            OptionError: on a file that cannot be written, a kind of KV cache that a file cannot hold, and a model whose
+                encoder has changed since.
         """
+        check_watched_target(Path(path))
+        self._check_encoder()
         if prefill:
             self.prefill()
         write_watched(self, Path(path), with_cache=prefill)
@@ -168,6 +178,7 @@ class Watched:
         Where the prompt and the arguments of `generate` can continue the KV cache, a copy of it is among the inputs,
         and the features are None.
         """
+        self._check_encoder()
         inputs = self.inputs(prompt, template_arguments)
         if self.can_continue(inputs["input_ids"], arguments):
             return inputs | {CACHE: copy.deepcopy(self.cache)}, None
@@ -201,6 +212,8 @@ class Watched:
         """Tell whether a call can continue the KV cache of the prompt before the question."""
         if self.prefix is None or len(self.prefix) >= ids.shape[1]:
             return False
+        if self._model_then != model_state(self.checkpoint.model):
+            return False
         if not torch.equal(ids[0, : len(self.prefix)], self.prefix):
             return False
         usual, own = GenerationConfig(), self.checkpoint.model.generation_config
@@ -209,6 +222,13 @@ class Watched:
             if value is not None and value != getattr(usual, name, None) and (name, value) not in PLAIN:
                 return False
         return True
+
+    def _check_encoder(self) -> None:
+        if self._encoder_then != encoder_state(self.checkpoint.model):
+            raise OptionError(
+                "the model's encoder has changed since it watched the video: its weights, their dtype or its adapters. "
+                "Watch the video again."
+            )
 
 
 def check_kept(settings: CompressionSettings, asked: Mapping[str, Any]) -> None:
@@ -219,7 +239,7 @@ def check_kept(settings: CompressionSettings, asked: Mapping[str, Any]) -> None:
     """
     for name, value in asked.items():
         own = getattr(settings, name, value)
-        if value is not None and value != own:
+        if value != own:
             raise OptionError(
                 f"`{name}` is {value!r}, but the video was watched with {own!r}, and only the tokens that were kept "
                 "then are left. Watch it again with the other value."
@@ -240,7 +260,7 @@ def watch_frames(checkpoint: Checkpoint, video: Video, settings: Mapping[str, An
     of_call = model.config.compression_settings(**settings)
     prepared, inputs = prepare_video(checkpoint.processor, video, model)
     features = compress(model, encode(model, inputs, of_call), of_call)
-    return Watched(checkpoint, prepared, features, of_call, video, source)
+    return Watched(checkpoint, prepared, features, of_call, video, source, video.lost)
 
 
 def load_watched_file(
@@ -249,6 +269,7 @@ def load_watched_file(
     checkpoint: Checkpoint,
     asked: Mapping[str, Any],
     encoder: Mapping[str, Any] | None = None,
+    with_cache: bool = True,
 ) -> Watched:
     """Return the video that `Watched.save` wrote to a file.
 
@@ -256,12 +277,13 @@ def load_watched_file(
         header: what `read_header` returned for the file.
         asked: settings that it must have been watched with.
         encoder: the `encoder_identity` of the checkpoint, if it is known already.
+        with_cache: whether a KV cache in it is of use. Without it, the language model may be another.
 
     Raises:
         OptionError: on a file that `read_watched` refuses, and on other settings.
     """
     check_kept(CompressionSettings(**header["settings"]), asked)
-    return Watched(checkpoint, **read_watched(path, header, checkpoint, encoder))
+    return Watched(checkpoint, **read_watched(path, header, checkpoint, encoder, with_cache))
 
 
 def _common(ids: Tensor, other: Tensor) -> int:

@@ -1,17 +1,17 @@
 """The file of a watched video: its kept features, how it stands in a prompt, and maybe a KV cache, in safetensors.
 
-The tensors are as they were. One JSON text in the header holds all else, and a sha256 of the tensors, since safetensors
+The tensors are as they were. One JSON text in the header holds all else, and a sha256 of both, since safetensors
 does not notice a changed byte. Nothing in the file is code, and nothing is unpickled.
 
-A model may read the file if it would have made the same one. For the features, its tower, projector and processor must
-be the same, so a language model that was tuned since can still use them. For a KV cache the whole model must be.
+A model may read the file if it would have made the same one: `watched_model.py`.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedConfig
+from transformers import DynamicCache
 
 from ..checkpoints import Checkpoint
-from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.families.llava_videos import VideoLayout
@@ -32,11 +32,12 @@ from ..modeling.methods.compression import VideoCompression
 from ..records.fingerprints import video_changed, video_stamp
 from ..records.whole_files import TakenError, only_writer
 from .prepared_video import PreparedVideo
+from .watched_model import encoder_identity, model_identity
 
 if TYPE_CHECKING:
     from .watched import Watched
 
-FORMAT = 1
+FORMAT = 2
 HEADER = "vidcom2"
 # The kinds of layers of a KV cache that are written, with the tensors and numbers that each holds. Others are refused,
 # since what is not known would be lost silently.
@@ -49,7 +50,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "LinearAttentionAndSlidingWindowAttentionLayer": ATTENTION + LINEAR,
     "DummyLayer": (),
 }
-WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 AGAIN = "Watch the video again: `vidcom2.watch(...)` and `save`."
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -83,6 +83,7 @@ def write_watched(watched: "Watched", path: Path, with_cache: bool) -> None:
         "prepared": {name: value for name, value in vars(watched.prepared).items() if name != "inputs"},
         "inputs": rest,
         "source": watched.source,
+        "lost_frames": watched.lost_frames,
     }
     if with_cache:
         of_cache, header["layers"] = _layers(watched.cache)
@@ -90,14 +91,17 @@ def write_watched(watched: "Watched", path: Path, with_cache: bool) -> None:
         tensors |= {"prefix": watched.prefix, **of_cache}
         tensors |= {f"memory.{name}": value for name, value in model.cache_memory(watched.cache).items()}
         header["model"] = model_identity(model)
-    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    header["sha256"] = _sha256(tensors)
+    # A user's method may return tensors that share memory, which safetensors refuses.
+    tensors = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()
+    }
+    header["sha256"] = _sha256(tensors, json.loads(json.dumps(header)))
     try:
-        with only_writer(path) as part:
-            save_file(tensors, part, metadata={HEADER: json.dumps(header)})
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-    except (OSError, SafetensorError, TakenError) as error:
+        with only_writer(path.resolve()) as part, part.open("wb") as file:
+            file.write(save(tensors, metadata={HEADER: json.dumps(header)}))
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, TakenError) as error:
         raise OptionError(f"cannot write {str(path)!r}: {one_line(error)}. Nothing was changed.") from error
 
 
@@ -143,22 +147,14 @@ def read_header(path: Path) -> dict[str, Any]:
     """Return what a file says about its video, without reading the tensors.
 
     Raises:
-        OptionError: on a file that is none of a watched video, is cut short, or is of a newer format, and if the video
+        OptionError: on a file that is none of a watched video, is cut short, or is of another format, and if the video
             has changed since it was watched.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})[HEADER])
-    except FileNotFoundError:
-        raise OptionError(f"there is no file {str(path)!r}. `Watched.save` writes one.") from None
-    except (OSError, SafetensorError) as error:
-        raise OptionError(f"{str(path)!r} cannot be read, or is cut short: {one_line(error)}. {AGAIN}") from error
-    except (KeyError, ValueError):
-        raise OptionError(f"{str(path)!r} is not a video that was watched. {AGAIN}") from None
-    if header["format"] > FORMAT:
+    with _opened(path) as file:
+        header = _header(path, file)
+    if header["format"] != FORMAT:
         raise OptionError(
-            f"{str(path)!r} has format {header['format']}, and this version of vidcom2 reads up to {FORMAT}. Update "
-            "vidcom2, or watch the video again."
+            f"{str(path)!r} has format {header['format']}, and this version of vidcom2 reads {FORMAT}. {AGAIN}"
         )
     if header["source"] and video_changed(header["source"][1], video_stamp(header["source"][0])):
         raise OptionError(f"{header['source'][0]!r} has changed since {str(path)!r} was made of it. {AGAIN}")
@@ -166,26 +162,30 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def read_watched(
-    path: Path, header: Mapping[str, Any], checkpoint: Checkpoint, encoder: Mapping[str, Any] | None = None
+    path: Path,
+    header: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    encoder: Mapping[str, Any] | None = None,
+    with_cache: bool = True,
 ) -> dict[str, Any]:
     """Return the attributes of the `Watched` that a file holds, for the model that watched it.
 
     Args:
         header: what `read_header` returned for the file.
-        encoder: as in `load_watched_file`.
+        encoder, with_cache: as in `load_watched_file`.
 
     Raises:
         OptionError: on a file with a changed byte, and on another model.
     """
     model = checkpoint.model
     _check_same(path, "encoder", header["encoder"], encoder or encoder_identity(checkpoint))
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dict)
-    except (OSError, SafetensorError) as error:
-        raise OptionError(f"{str(path)!r} cannot be read, or is cut short: {one_line(error)}. {AGAIN}") from error
-    if _sha256(tensors) != header["sha256"]:
-        raise OptionError(f"{str(path)!r} is damaged: its tensors are not those that were written. {AGAIN}")
+    with _opened(path) as file:
+        if _header(path, file) != header:
+            raise OptionError(f"{str(path)!r} was replaced while it was read. Load it again.")
+        # Clones, since the others are the file itself: whoever writes to it would change them.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  (it is no dict)
+    if _sha256(tensors, header) != header["sha256"]:
+        raise OptionError(f"{str(path)!r} is damaged: it is not what was written. {AGAIN}")
     tensors = {name: value.to(model.device) for name, value in tensors.items()}
     of = partial(_below, tensors)
     layout = None
@@ -205,13 +205,44 @@ def read_watched(
         "prepared": PreparedVideo(inputs=of("inputs") | header["inputs"], **header["prepared"]),
         "settings": CompressionSettings(**header["settings"]),
         "source": tuple(header["source"]) if header["source"] else None,
+        "lost_frames": header["lost_frames"],
     }
-    if "layers" in header:
+    if with_cache and "layers" in header:
         _check_same(path, "model", header["model"], model_identity(model))
         cache = _cache(model, header["layers"], of("cache"))
         model.restore_cache_memory(cache, of("memory"))
         found |= {"prefix": tensors["prefix"], "cache": cache}
     return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    if path.is_dir():
+        raise OptionError(f"{str(path)!r} is a folder. Pass a file that `Watched.save` wrote.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except FileNotFoundError:
+        raise OptionError(f"there is no file {str(path)!r}. `Watched.save` writes one.") from None
+    except (OSError, SafetensorError) as error:
+        raise OptionError(f"{str(path)!r} cannot be read, or is cut short: {one_line(error)}. {AGAIN}") from error
+
+
+def _header(path: Path, file: Any) -> dict[str, Any]:
+    try:
+        return json.loads((file.metadata() or {})[HEADER])
+    except (KeyError, ValueError):
+        raise OptionError(f"{str(path)!r} is not a video that was watched. {AGAIN}") from None
+
+
+def _check_same(path: Path, what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that the model is the one that watched the video. Raises an OptionError that names what differs."""
+    differ = [name for name in then if then[name] != now.get(name)]
+    if differ:
+        name = differ[0]
+        values = "" if name in ("weights", "config", "processor") else f" ({then[name]!r} then, {now.get(name)!r} now)"
+        verb = "differ" if name == "weights" else "differs"
+        raise OptionError(f"{str(path)!r} was made by another model: the {what}'s {name} {verb}{values}. {AGAIN}")
 
 
 def _below(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
@@ -239,81 +270,10 @@ def _cache(model: Any, layers: list[dict[str, Any]], states: Mapping[str, Tensor
     return cache
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Which model may read it
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def encoder_identity(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what the features of a video depend on beside the settings: all weights but the language model's, their
-    config, and the processor of videos."""
-    inner: Any = checkpoint.model.model
-    processor: Any = checkpoint.processor
-    return {
-        "weights": _weights(inner, lambda name: not name.startswith("language_model.")),
-        "config": _of_json(_declared(inner.config, without=("text_config",))),
-        "processor": _of_json(processor.video_processor.to_dict()),
-    }
-
-
-def model_identity(model: Any) -> dict[str, Any]:
-    """Return what a KV cache depends on beside the features."""
-    return {
-        "weights": _weights(model, lambda name: True),
-        "config": _of_json(_declared(model.config)),
-        "attn_implementation": model.config._attn_implementation,
-        "transformers": ".".join(transformers.__version__.split(".")[:2]),
-    }
-
-
-def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the fields that a config's own class declares. Others say nothing about the model: where it was loaded
-    from, with which code it was saved, and our settings, which the video has of its own."""
-    ignored = {*(each.name for each in fields(PreTrainedConfig)), *SETTING_NAMES, *without}
-    names = {each.name for each in fields(config)} - ignored
-    own = {name: value for name, value in config.to_dict().items() if name in names}
-    inner = {name: getattr(config, name) for name, value in own.items() if isinstance(value, dict)}
-    return own | {name: _declared(each) for name, each in inner.items() if isinstance(each, PreTrainedConfig)}
-
-
-def _check_same(path: Path, what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Check that the model is the one that watched the video. Raises an OptionError that names what differs."""
-    differ = [name for name in then if then[name] != now.get(name)]
-    if differ:
-        name = differ[0]
-        values = "" if name in ("weights", "config", "processor") else f" ({then[name]!r} then, {now.get(name)!r} now)"
-        verb = "differ" if name == "weights" else "differs"
-        raise OptionError(f"{str(path)!r} was made by another model: the {what}'s {name} {verb}{values}. {AGAIN}")
-
-
-def _weights(module: torch.nn.Module, counts: Callable[[str], bool]) -> str:
-    """Return a sha256 of sums over the rows and the columns of each weight, in whole numbers: exact, the same on each
-    device, and quick, since no weight leaves its device.
-
-    Raises:
-        OptionError: on weights that are not in memory.
-    """
-    total = hashlib.sha256()
-    for name, value in module.state_dict().items():
-        if not isinstance(value, Tensor) or not value.numel() or not counts(name):
-            continue
-        if value.device.type == "meta":
-            raise OptionError("the model's weights are offloaded, so it cannot be told which model this is.")
-        bits = value.detach().contiguous().view(WHOLE_NUMBERS[value.element_size()])
-        bits = bits.reshape(len(bits), -1) if bits.ndim > 1 else bits.reshape(1, -1)
-        total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        for dim in (0, 1):
-            total.update(bits.sum(dim=dim, dtype=torch.int64).cpu().numpy().tobytes())
-    return total.hexdigest()
-
-
-def _of_json(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _sha256(tensors: Mapping[str, Tensor]) -> str:
-    total = hashlib.sha256()
+def _sha256(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> str:
+    rest = {name: value for name, value in header.items() if name != "sha256"}
+    total = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
     for name in sorted(tensors):
-        total.update(name.encode())
+        total.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
         total.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()

@@ -465,8 +465,10 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
             for cells in shown:
                 print_table(cells)
         if "ask_again" in content:
-            print_line("[bold]Further questions about one video[/]")
-            print_table(table_of_asking_again(content["ask_again"]))
+            again = content["ask_again"]
+            kept = f"{again[0]['method']} at {again[0]['retention_ratio']:.0%}"
+            print_line(f"[bold]Further questions about {again[0]['frames']} frames, {kept}, {again[0]['attention']}[/]")
+            print_table(table_of_asking_again(again))
         for line in failures(rows):
             print_line(f"[yellow]Not measured:[/] {escape(line)}")
         if not content["complete"]:

@@ -8,6 +8,7 @@ import typer
 from rich.filesize import decimal
 from rich.markup import escape
 
+from ..checks import check_watched_target
 from ..placement import Placement
 from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, announce_demo, print_lost, watched_video
@@ -25,9 +26,7 @@ class WatchOptions:
             help="Video file or http(s) URL. Without it, a short clip that comes with vidcom2.", show_default=False
         ),
     ] = None
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The file to write; other commands know it by the ending `.watched`.")
-    ]
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, whose name ends in `.watched`.")]
     prefill: Annotated[
         bool, typer.Option("--prefill", help="Also run the language model, and write its KV cache of the video.")
     ] = False
@@ -45,13 +44,14 @@ def watch_command(context: typer.Context, options: WatchOptions) -> None:
     `vidcom2.load_watched` answer from it with the same model.
     """
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
+        check_watched_target(options.output)
         watched = watched_video(
             context, options.model, options.video, options.num_frames, options.placement, options.settings
         )
         with status("Writing ..."):
             watched.save(options.output, options.prefill)
         announce_demo(options.model, options.video, "name its file: `vidcom2 watch FILE`")
-        print_lost(0 if watched.video is None else watched.video.lost)
+        print_lost(watched.lost_frames)
         compression = watched.features.video_compressions[0]
         size = decimal(options.output.stat().st_size)
         out.print(

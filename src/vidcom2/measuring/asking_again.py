@@ -27,7 +27,7 @@ def ask_again(
 
     Returns:
         A row for each `way`: the seconds `once`, which are spent before the first question, and a list of those of
-        `each` question. All answers have `max_new_tokens` tokens.
+        `each` question, with what was asked. All answers have `max_new_tokens` tokens.
     """
     from ..answering.stopwatch import synchronize
     from ..answering.watched import watch_frames
@@ -40,10 +40,10 @@ def ask_again(
         return time.perf_counter() - start, result
 
     def watch() -> "Watched":
-        return watch_frames(checkpoint, read_video(video, num_frames), candidate.settings)
+        return watch_frames(checkpoint, read_video(video, num_frames), candidate.overrides)
 
     of_answer = {"max_new_tokens": max_new_tokens, "min_new_tokens": max_new_tokens}
-    watch()  # a warm-up, as the first turns below are
+    watch().prefill()  # a warm-up, as the first turns below are
     watching, features = timed(watch)
     cached = watch()
     filling, _ = timed(cached.prefill)
@@ -56,7 +56,13 @@ def ask_again(
     for _ in range(repeats + 1):
         for way, (_, ask) in ways.items():
             each[way].append(timed(ask)[0])
-    return [{"way": way, "once": once, "each": each[way][1:]} for way, (once, _) in ways.items()]
+    about = {
+        "method": candidate.method,
+        "retention_ratio": candidate.retention_ratio,
+        "frames": num_frames,
+        "attention": checkpoint.model.config._attn_implementation,
+    }
+    return [about | {"way": way, "once": once, "each": each[way][1:]} for way, (once, _) in ways.items()]
 
 
 def table_of_asking_again(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:

@@ -133,9 +133,10 @@ def video_stamp(source: object) -> str | None:
 
 
 def stamped(source: object) -> tuple[str, str] | None:
-    """Return a video's file with its `video_stamp`, which is taken before it is read; None where there is no file."""
+    """Return a video's absolute path with its `video_stamp`, which is taken before it is read; None where there is no
+    file."""
     now = video_stamp(source)
-    return None if now is None else (str(source), now)
+    return None if now is None else (str(Path(str(local_path(str(source)))).absolute()), now)
 
 
 def video_changed(before: str | None, now: str | None) -> bool:

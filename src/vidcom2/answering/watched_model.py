@@ -1,0 +1,134 @@
+"""The model that watched a video: whether another one is the same, and whether this one has changed since.
+
+For the features of a video, the tower, the projector and the processor must be the same, so a language model that was
+tuned since can still use them. For a KV cache the whole model must be.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from ..checkpoints import Checkpoint
+from ..configuration.compression_settings import SETTING_NAMES
+from ..errors import OptionError
+
+WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
+LANGUAGE_MODEL = "language_model."  # of the inner model; all else encodes
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Another model
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def encoder_identity(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what the features of a video and its place in a prompt depend on beside the settings: all weights but the
+    language model's, their config, and the processor."""
+    inner: Any = checkpoint.model.model
+    processor: Any = checkpoint.processor
+    # The chat template is read anew for each question.
+    own = {name: value for name, value in vars(processor).items() if name != "chat_template"}
+    of_processor = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
+    return {
+        "dtype": str(inner.dtype),
+        "weights": _weights(inner, without=LANGUAGE_MODEL),
+        "config": _of_json(_declared(inner.config, without=("text_config",))),
+        "processor": _of_json([processor.video_processor.to_dict(), of_processor]),
+    }
+
+
+def model_identity(model: Any) -> dict[str, Any]:
+    """Return what a KV cache depends on beside the features."""
+    return {
+        "weights": _weights(model),
+        "config": _of_json(_declared(model.config)),
+        "attn_implementation": model.config._attn_implementation,
+        "transformers": ".".join(transformers.__version__.split(".")[:2]),
+    }
+
+
+def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fields that a config's own class declares. Others say nothing about the model: where it was loaded
+    from, with which code it was saved, and our settings, which the video has of its own."""
+    ignored = {*(each.name for each in fields(PreTrainedConfig)), *SETTING_NAMES, *without}
+    names = {each.name for each in fields(config)} - ignored
+    own = {name: value for name, value in config.to_dict().items() if name in names}
+    inner = {name: getattr(config, name) for name, value in own.items() if isinstance(value, dict)}
+    return own | {name: _declared(each) for name, each in inner.items() if isinstance(each, PreTrainedConfig)}
+
+
+def _weights(module: nn.Module, without: str | None = None) -> str:
+    """Return a sha256 of the adapters that are on, and of sums over the rows and the columns of each weight, in whole
+    numbers: exact, the same on each device, and quick, since no weight leaves its device.
+
+    Args:
+        without: how the names of weights begin that are left out.
+
+    Raises:
+        OptionError: on weights that are not in memory.
+    """
+    total = hashlib.sha256(json.dumps([*_adapters(module, without)], default=str).encode())
+    for name, value in module.state_dict().items():
+        if not isinstance(value, Tensor) or not value.numel() or _is_left_out(name, without):
+            continue
+        if value.device.type == "meta":
+            raise OptionError("the model's weights are offloaded, so it cannot be told which model this is.")
+        bits = value.detach().contiguous().view(WHOLE_NUMBERS[value.element_size()])
+        bits = bits.reshape(len(bits), -1) if bits.ndim > 1 else bits.reshape(1, -1)
+        total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        for dim in (0, 1):
+            total.update(bits.sum(dim=dim, dtype=torch.int64).cpu().numpy().tobytes())
+    return total.hexdigest()
+
+
+def _adapters(module: nn.Module, without: str | None) -> Iterator[tuple[Any, ...]]:
+    """Yield the layers that PEFT put in, which of their adapters are on, and how much each counts."""
+    peft = sys.modules.get("peft.tuners.tuners_utils")
+    if peft is None:
+        return
+    for name, layer in module.named_modules():
+        if isinstance(layer, peft.BaseTunerLayer) and not _is_left_out(name, without):
+            each: Any = layer
+            active = () if each.disable_adapters else each.active_adapters
+            yield name, *((adapter, getattr(each, "scaling", {}).get(adapter)) for adapter in active)
+
+
+def _is_left_out(name: str, without: str | None) -> bool:
+    return without is not None and name.startswith(without)
+
+
+def _of_json(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same model, later
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def encoder_state(model: Any) -> int:
+    """Return a number that changes when the encoder's weights are trained, loaded over or cast, and when other adapters
+    are put in or switched on. It costs next to nothing, since no weight is read; so it does not see what is written
+    past autograd, by `weight.data`."""
+    return _state(model.model, LANGUAGE_MODEL)
+
+
+def model_state(model: Any) -> int:
+    """Return the same of the whole model."""
+    return _state(model, None)
+
+
+def _state(module: nn.Module, without: str | None) -> int:
+    weights = (
+        (name, value.dtype, 0 if value.is_inference() else value._version)
+        for name, value in module.named_parameters()
+        if not _is_left_out(name, without)
+    )
+    return hash((*weights, *_adapters(module, without)))

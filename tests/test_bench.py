@@ -2,7 +2,6 @@
 
 import gc
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from test_cli import SECONDS, vidcom2
 
 from benchmarks import bench_tables as pages_tables
 from benchmarks.pages import ROOT, filled, tables_in
-from vidcom2.answering import watched
+from vidcom2.answering import stopwatch, watched
 from vidcom2.answering.candidates import AllTokens, Candidate, candidates_of
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
@@ -144,7 +144,9 @@ def test_a_turn_does_what_generate_does(checkpoint: Checkpoint, clip: str, batch
         assert turn.video_tokens == turn.prompt_tokens - text > 0
         assert tuple(turn.seconds) == tuple(STAGES) and sum(turn.step_seconds) == pytest.approx(turn.seconds["decode"])
         assert all(value > 0 for stage, value in turn.seconds.items() if stage != "compression")
-        assert 0.8 * turn.end_to_end_seconds < sum(turn.seconds.values()) <= turn.end_to_end_seconds
+        turns = [turn, *(answer(checkpoint, task, candidate, encode(checkpoint, task)) for _ in range(2))]
+        shares = [sum(each.seconds.values()) / each.end_to_end_seconds for each in turns]
+        assert 0.8 < max(shares) <= 1  # of a turn between whose stages no other process got the core
 
 
 @pytest.mark.parametrize("stage", ["vision", "prefill", "compression"])
@@ -160,12 +162,12 @@ def test_each_stage_is_timed_where_it_happens(
     }[stage]
     task, candidate = Task(clip, 8, 1, 2), candidates_of(EXACT, "0.25")[0]
     answer(small, task, candidate, encode(small, task))  # the first answer is slow anyway
-    real = getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *args, **given: (time.sleep(0.05), real(*args, **given))[1])
+    real, now = getattr(owner, name), [0.0]
+    monkeypatch.setattr(owner, name, lambda *args, **given: (now.append(now[-1] + 1), real(*args, **given))[1])
+    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=lambda: now[-1]))
     seconds = answer(small, task, candidate, encode(small, task)).seconds
-    slow = {name for name, value in seconds.items() if value >= 0.05} - {"read"}
     also = {"decode"} if stage == "prefill" else set()  # its one step runs the same layer
-    assert slow == {stage, *also}
+    assert {name for name, value in seconds.items() if value} == {stage, *also}
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux reports the peak")

@@ -406,6 +406,7 @@ def test_what_is_wrong_is_said_once_and_a_file_that_the_browser_cannot_play_is_a
         page.wait_for_function("text => document.querySelector('.problem')?.innerText.includes(text)", arg=problem)
         page.click("#ask")
         page.wait_for_timeout(1000)
+        page.wait_for_function("() => !document.querySelector('#conversation section')")  # the question is gone again
         assert len(problems(page)) == 1 and problem in problems(page)[0]
         assert page.input_value("#question textarea") == "What happens?"
         assert not page.query_selector_all("#conversation section")

@@ -265,7 +265,7 @@ def _url_when_ready(process: subprocess.Popen, log: Path) -> str:
     while time.monotonic() < end and process.poll() is None:
         if match := re.search(r"running on (http://127\.0\.0\.1:\d+)", log.read_text()):
             with httpx.Client(trust_env=False) as client:
-                assert client.get(f"{match[1]}/health").json() == {"status": "ok"}
+                assert client.get(f"{match[1]}/health", timeout=ANSWER_SECONDS).json() == {"status": "ok"}
             return match[1]
         time.sleep(0.1)
     pytest.fail(f"`transformers serve` ended ({process.poll()}) or is not ready:\n{log.read_text()[-4000:]}")

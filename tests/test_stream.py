@@ -32,10 +32,13 @@ FRAMES = 50  # of two seconds
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(live_source, "TIMEOUT", 0.5)
+    monkeypatch.setattr(live_source, "TIMEOUT", 2.0)
     monkeypatch.setattr(live_source, "FIRST_PAUSE", 0.02)
     yield
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("vidcom2")] == []
+    until = monotonic() + 30  # on a busy machine
+    while left := [thread.name for thread in threading.enumerate() if thread.name.startswith("vidcom2")]:
+        assert monotonic() < until, left
+        sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -95,43 +98,54 @@ def test_a_file_is_played_at_its_own_speed(clip: Path, clock: list[float]) -> No
     assert clock[1:] == pytest.approx([0.0, 0.52, 1.0, 1.52]) and source.dropped == 0
 
 
-def test_frames_that_nobody_takes_are_dropped_and_counted(clip: Path) -> None:
+def test_frames_that_nobody_takes_are_dropped_and_counted(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = threading.Semaphore(0)  # how many more frames the clock lets through
+
+    def wait(source: Any, seconds: float) -> None:
+        while not source._stopping.is_set() and not shown.acquire(timeout=0.01):
+            pass
+
+    monkeypatch.setattr(LiveSource, "_wait", wait)
     with LiveSource(str(clip), fps=100) as source:
-        sleep(0.3)  # a file waits until the first frame is asked for
-        assert number_of(next(source)[0]) == 0
-        sleep(0.6)
-        number = number_of(next(source)[0])
-        assert 3 < number <= 20 and source.dropped == number - 1
+        shown.release()
+        sleep(0.1)  # a file waits until the first frame is asked for
+        assert source._started is None and number_of(next(source)[0]) == 0
+        shown.release(15)
+        until = monotonic() + 60
+        while source.dropped < 14 and monotonic() < until:
+            sleep(0.001)
+        assert number_of(next(source)[0]) == 15 and source.dropped == 14
 
 
-def test_a_connection_that_breaks_off_is_opened_again(clip: Path) -> None:
+def test_a_connection_that_breaks_off_is_opened_again(
+    clip: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Time goes on meanwhile, and is the time since the first frame."""
-    data = clip.read_bytes()
-    shown: list[tuple[int, float, float]] = []
+    data, opening = clip.read_bytes(), LiveSource._open
+    monkeypatch.setattr(LiveSource, "_open", lambda source: (clock.append(clock[-1] + 0.5), opening(source))[1])
+    shown: list[tuple[int, float]] = []
     with served([data[: len(data) // 2], None, data]) as url, LiveSource(url, fps=5) as source:
-        begun = monotonic()
         while not source.reopened or shown[-1][0] < 20:
             frame, seconds = next(source)
-            shown.append((number_of(frame), seconds, monotonic() - begun))
-    numbers, times, arrivals = zip(*shown)
-    assert list(times) == sorted(set(times)) and times[0] == 0
-    assert max(abs(time - arrival) for time, arrival in zip(times, arrivals)) < 0.3
-    again = numbers.index(min(numbers[1:]), 1)  # where the video begins anew
-    assert (
-        source.reopened == 1 and again > 1 and numbers[again] < 5 and list(numbers[again:]) == sorted(numbers[again:])
-    )
+            shown.append((number_of(frame), seconds))
+    numbers, times = zip(*shown)
+    again = numbers.index(0, 1)  # where the video begins anew
+    before = numbers[:again]
+    assert source.reopened == 1 and source.dropped == 0 and again > 1
+    assert times[:again] == pytest.approx([number / 25 for number in before])
+    assert times[again:] == pytest.approx([times[again - 1] + 1 + number / 25 for number in numbers[again:]])
 
 
 def test_a_connection_that_hangs_can_be_closed(clip: Path) -> None:
     with served([clip.read_bytes()]) as url:
         with LiveSource(url, fps=25) as source:
             sleep(0.2)
-            next(source)
-            assert source.dropped == 0  # nobody had asked for the frames before
+            with source._changed:  # no frame comes in between
+                next(source)
+                assert source.dropped == 0  # nobody had asked for the frames before
             sleep(2)  # all that was sent has been shown
-            begun = monotonic()
-        assert monotonic() - begun < 1.4 and list(source) == []
-    with served([b""]) as url, pytest.raises(VideoError, match=r"sent nothing in 0.5 s\. Does the address lead to"):
+        assert list(source) == []
+    with served([b""]) as url, pytest.raises(VideoError, match=r"sent nothing in 2 s\. Does the address lead to"):
         LiveSource(url)
 
 

@@ -242,7 +242,9 @@ def _check_same(path: Path, what: str, then: Mapping[str, Any], now: Mapping[str
         name = differ[0]
         values = "" if name in ("weights", "config", "processor") else f" ({then[name]!r} then, {now.get(name)!r} now)"
         verb = "differ" if name == "weights" else "differs"
-        raise OptionError(f"{str(path)!r} was made by another model: the {what}'s {name} {verb}{values}. {AGAIN}")
+        as_then = name in ("dtype", "attn_implementation")
+        remedy = f"Load the model with `{name}` as then, or watch the video again." if as_then else AGAIN
+        raise OptionError(f"{str(path)!r} was made by another model: the {what}'s {name} {verb}{values}. {remedy}")
 
 
 def _below(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:

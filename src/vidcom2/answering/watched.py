@@ -66,7 +66,8 @@ class Watched:
         self.checkpoint, self.prepared, self.features, self.settings = checkpoint, prepared, features, settings
         self.video, self.source, self.lost_frames = video, source, lost_frames
         self.prefix, self.cache = prefix, cache
-        self._encoder_then, self._model_then = encoder_state(checkpoint.model), model_state(checkpoint.model)
+        self._encoder_then = encoder_state(checkpoint.model)
+        self._filled_by = None if cache is None else model_state(checkpoint.model)
 
     @overload
     def ask(  # pyright: ignore[reportOverlappingOverload]  (a text is a sequence of texts, too)
@@ -129,7 +130,7 @@ class Watched:
         """
         model: Any = self.checkpoint.model
         self._check_encoder()
-        if self.cache is not None and self._model_then == model_state(model):
+        if self._filled_by == model_state(model):
             return self
         inputs, *others = (self.inputs(probe) for probe in PROBES)
         ids = inputs["input_ids"]
@@ -147,7 +148,7 @@ class Watched:
             logits_to_keep=1,
             compression_positions=self.settings.compression_positions,
         )
-        self.prefix, self.cache, self._model_then = prefix[0], cache, model_state(model)
+        self.prefix, self.cache, self._filled_by = prefix[0], cache, model_state(model)
         return self
 
     def save(self, path: str | PathLike[str], prefill: bool = False) -> None:
@@ -212,7 +213,7 @@ class Watched:
         """Tell whether a call can continue the KV cache of the prompt before the question."""
         if self.prefix is None or len(self.prefix) >= ids.shape[1]:
             return False
-        if self._model_then != model_state(self.checkpoint.model):
+        if self._filled_by != model_state(self.checkpoint.model):
             return False
         if not torch.equal(ids[0, : len(self.prefix)], self.prefix):
             return False

@@ -8,7 +8,6 @@ A model may read the file if it would have made the same one: `watched_model.py`
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -30,7 +29,7 @@ from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.families.llava_videos import VideoLayout
 from ..modeling.methods.compression import VideoCompression
 from ..records.fingerprints import video_changed, video_stamp
-from ..records.whole_files import TakenError, only_writer
+from ..records.whole_files import TakenError, write_alone
 from .prepared_video import PreparedVideo
 from .watched_model import encoder_identity, model_identity
 
@@ -97,10 +96,7 @@ def write_watched(watched: "Watched", path: Path, with_cache: bool) -> None:
     }
     header["sha256"] = _sha256(tensors, json.loads(json.dumps(header)))
     try:
-        with only_writer(path.resolve()) as part, part.open("wb") as file:
-            file.write(save(tensors, metadata={HEADER: json.dumps(header)}))
-            file.flush()
-            os.fsync(file.fileno())
+        write_alone(path.resolve(), save(tensors, metadata={HEADER: json.dumps(header)}))
     except (OSError, TakenError) as error:
         raise OptionError(f"cannot write {str(path)!r}: {one_line(error)}. Nothing was changed.") from error
 

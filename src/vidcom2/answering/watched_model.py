@@ -21,7 +21,7 @@ from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError
 
 WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
-LANGUAGE_MODEL = "language_model."  # of the inner model; all else encodes
+LANGUAGE_MODEL = ("language_model.",)  # how its names in the inner model begin; all else encodes
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Another model
@@ -64,7 +64,7 @@ def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     return own | {name: _declared(each) for name, each in inner.items() if isinstance(each, PreTrainedConfig)}
 
 
-def _weights(module: nn.Module, without: str | None = None) -> str:
+def _weights(module: nn.Module, without: tuple[str, ...] = ()) -> str:
     """Return a sha256 of the adapters that are on, and of sums over the rows and the columns of each weight, in whole
     numbers: exact, the same on each device, and quick, since no weight leaves its device.
 
@@ -76,7 +76,7 @@ def _weights(module: nn.Module, without: str | None = None) -> str:
     """
     total = hashlib.sha256(json.dumps([*_adapters(module, without)], default=str).encode())
     for name, value in module.state_dict().items():
-        if not isinstance(value, Tensor) or not value.numel() or _is_left_out(name, without):
+        if not isinstance(value, Tensor) or not value.numel() or name.startswith(without):
             continue
         if value.device.type == "meta":
             raise OptionError("the model's weights are offloaded, so it cannot be told which model this is.")
@@ -88,20 +88,16 @@ def _weights(module: nn.Module, without: str | None = None) -> str:
     return total.hexdigest()
 
 
-def _adapters(module: nn.Module, without: str | None) -> Iterator[tuple[Any, ...]]:
+def _adapters(module: nn.Module, without: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
     """Yield the layers that PEFT put in, which of their adapters are on, and how much each counts."""
     peft = sys.modules.get("peft.tuners.tuners_utils")
     if peft is None:
         return
     for name, layer in module.named_modules():
-        if isinstance(layer, peft.BaseTunerLayer) and not _is_left_out(name, without):
+        if isinstance(layer, peft.BaseTunerLayer) and not name.startswith(without):
             each: Any = layer
             active = () if each.disable_adapters else each.active_adapters
             yield name, *((adapter, getattr(each, "scaling", {}).get(adapter)) for adapter in active)
-
-
-def _is_left_out(name: str, without: str | None) -> bool:
-    return without is not None and name.startswith(without)
 
 
 def _of_json(value: Any) -> str:
@@ -122,13 +118,13 @@ def encoder_state(model: Any) -> int:
 
 def model_state(model: Any) -> int:
     """Return the same of the whole model."""
-    return _state(model, None)
+    return _state(model, ())
 
 
-def _state(module: nn.Module, without: str | None) -> int:
+def _state(module: nn.Module, without: tuple[str, ...]) -> int:
     weights = (
         (name, value.dtype, 0 if value.is_inference() else value._version)
         for name, value in module.named_parameters()
-        if not _is_left_out(name, without)
+        if not name.startswith(without)
     )
     return hash((*weights, *_adapters(module, without)))

@@ -132,11 +132,13 @@ def video_stamp(source: object) -> str | None:
         return None
 
 
-def stamped(source: object) -> tuple[str, str] | None:
+def stamped(source: str | None) -> tuple[str, str] | None:
     """Return a video's absolute path with its `video_stamp`, which is taken before it is read; None where there is no
     file."""
     now = video_stamp(source)
-    return None if now is None else (str(Path(str(local_path(str(source)))).absolute()), now)
+    if source is None or now is None:
+        return None
+    return str(Path(local_path(source) or source).absolute()), now
 
 
 def video_changed(before: str | None, now: str | None) -> bool:

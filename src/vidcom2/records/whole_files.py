@@ -36,12 +36,14 @@ def growing_file(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-@contextmanager
-def only_writer(path: Path) -> Iterator[Path]:
-    """Yield the name of a temporary file that replaces `path` when the block ends, in a folder of its own.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file so that it is complete or, after an interruption, unchanged."""
+    with growing_file(path) as part:
+        _write(part, content)
 
-    Whatever else is written there, such as the temporary files of a library, goes with the folder. If the process is
-    killed, the next one that writes `path` removes the folder.
+
+def write_alone(path: Path, content: str | bytes) -> None:
+    """Write a file as `write_whole` does, one process at a time. What a killed one left is removed by the next.
 
     Raises:
         TakenError: if another process is writing `path`.
@@ -49,20 +51,18 @@ def only_writer(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():  # the lock would make it
         raise FileNotFoundError(f"there is no folder {str(path.parent)!r}")
-    folder = path.with_name(f".{path.name}.incomplete")
+    part = path.with_name(f".{path.name}.incomplete")
     with locked(path.with_name(f".{path.name}.lock"), f"another process is writing {str(path)!r}"):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        part.unlink(missing_ok=True)
         try:
-            yield folder / path.name
-            os.replace(folder / path.name, path)
+            _write(part, content)
+            os.replace(part, path)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            part.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that it is complete or, after an interruption, unchanged."""
-    with growing_file(path) as part, part.open("xb") as file:
+def _write(path: Path, content: str | bytes) -> None:
+    with path.open("xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())

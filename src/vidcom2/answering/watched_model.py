@@ -29,7 +29,7 @@ LANGUAGE_MODEL = ("language_model.",)  # how its names in the inner model begin;
 
 
 def encoder_identity(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what the features of a video and its place in a prompt depend on beside the settings: all weights but the
+    """Return what the features of a video and its place in a prompt depend on besides the settings: all weights but the
     language model's, their config, and the processor."""
     inner: Any = checkpoint.model.model
     processor: Any = checkpoint.processor
@@ -45,7 +45,7 @@ def encoder_identity(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def model_identity(model: Any) -> dict[str, Any]:
-    """Return what a KV cache depends on beside the features."""
+    """Return what a KV cache depends on besides the features."""
     return {
         "weights": _weights(model),
         "config": _of_json(_declared(model.config)),
@@ -117,7 +117,7 @@ def encoder_state(model: Any) -> int:
 
 
 def model_state(model: Any) -> int:
-    """Return the same of the whole model."""
+    """Return such a number for the whole model."""
     return _state(model, ())
 
 

@@ -287,12 +287,12 @@ def check_processor(repo: Repo) -> str:
     return f"{type(repo.processor).__name__}, {repo.video_tokens} video tokens for {NUM_FRAMES} frames"
 
 
-def bounds(method: str, ratio: float, frames: int, per_frame: int) -> tuple[float, float]:
+def bounds(method: str, rounding: str, ratio: float, frames: int, per_frame: int) -> tuple[float, float]:
     """Return the least and the most tokens of a video that a method may keep."""
     row = methods.COMPRESSION_METHODS.get(method)  # None for a method that came with the repo
-    if row is None or row.kept is None:
+    if row is None or row.file is None:
         return 1, math.ceil(ratio * frames * per_frame) + frames
-    if row.kept == methods.BY_SIZES:
+    if row.keeps_by_sizes(rounding):
         total = ratio * frames * per_frame
         return total - 1, max(total + 1, frames, per_frame)
     # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), but at most all. If that limit cannot bind,
@@ -317,7 +317,8 @@ def check_generate(repo: Repo) -> str:
     )
     compression = repo.features().video_compressions[0]
     kept, frames, per_frame = len(compression.indices), len(compression.frame_budgets), compression.tokens_per_frame
-    least, most = bounds(repo.model.config.compression_method, ratio, frames, per_frame)
+    config = repo.model.config
+    least, most = bounds(config.compression_method, config.compression_rounding, ratio, frames, per_frame)
     require(
         min(least, budget) <= kept <= min(most, budget),
         f"{kept} of {frames * per_frame} video tokens are kept, but the ratio is {ratio} and the budget {budget}.",

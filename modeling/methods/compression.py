@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -240,7 +240,7 @@ class VideoCompression:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The setting `max_video_tokens`
+# How many tokens stay: `retention_ratio` and `max_video_tokens`
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -256,30 +256,34 @@ class TooFewTokensError(ValueError):
         self.least = least
 
 
-def lowered(settings: CompressionSettings, num_tokens: int) -> CompressionSettings:
-    """Return the settings with which a video of `num_tokens` scored tokens keeps exactly as many as its budget."""
-    assert settings.max_video_tokens is not None
+def keeping(num_kept: int, num_tokens: int, settings: CompressionSettings) -> CompressionSettings:
+    """Return the settings with which a video of `num_tokens` scored tokens keeps exactly `num_kept` of them."""
     rounds = COMPRESSION_METHODS[settings.compression_method].reads("compression_rounding")
     return replace(
         settings,
-        retention_ratio=settings.max_video_tokens / num_tokens,
+        retention_ratio=num_kept / num_tokens,
         compression_rounding="exact" if rounds else settings.compression_rounding,
         max_video_tokens=None,
     )
 
 
-def compress_within_budget(
+Result = TypeVar("Result")
+
+
+def within_budget(
     settings: CompressionSettings,
     num_frames: int,
     tokens_per_frame: int,
-    compress: Callable[[CompressionSettings], VideoCompression],
-) -> VideoCompression:
+    compress: Callable[[CompressionSettings], Result],
+    kept: Callable[[Result], int],
+) -> Result:
     """Compress a video by its ratio, or if that keeps more tokens than the budget, by the lower ratio.
 
     If the number follows from the sizes, the method runs once.
 
     Args:
         compress: compresses the video at the ratio of its argument.
+        kept: returns how many tokens a result of `compress` keeps.
 
     Raises:
         ValueError: if the method keeps more tokens than the budget at the lower ratio too.
@@ -288,25 +292,54 @@ def compress_within_budget(
     if budget is None or num_tokens <= budget:
         return compress(settings)
     method = COMPRESSION_METHODS[settings.compression_method]
-    known = method.kept is not None and method.keeps_by_sizes(settings.compression_rounding)
-    exceeds = known and exact_total(num_frames, tokens_per_frame, settings.retention_ratio) > budget
+    is_known = method.count is not None and method.keeps_by_sizes(settings.compression_rounding)
+    exceeds = is_known and exact_total(num_frames, tokens_per_frame, settings.retention_ratio) > budget
     if settings.retention_ratio < 1.0 and not exceeds:
-        compression = compress(settings)
-        if len(compression.indices) <= budget:
-            return compression
+        result = compress(settings)
+        if kept(result) <= budget:
+            return result
     try:
-        compression = compress(lowered(settings, num_tokens))
-        kept = len(compression.indices)
+        result = compress(keeping(budget, num_tokens, settings))
+        least = kept(result)
     except TooFewTokensError as error:
-        kept = error.least
+        least = error.least
     else:
-        if kept <= budget:
-            return compression
+        if least <= budget:
+            return result
     raise ValueError(
-        f"`max_video_tokens` is {budget}, but `compression_method={method.name!r}` needs {kept} of the {num_tokens} "
-        f"tokens of this video ({num_frames} frames of {tokens_per_frame}), even at a lower ratio. Pass {kept} or "
+        f"`max_video_tokens` is {budget}, but `compression_method={method.name!r}` needs {least} of the {num_tokens} "
+        f"tokens of this video ({num_frames} frames of {tokens_per_frame}), even at a lower ratio. Pass {least} or "
         "more, fewer frames, or another method."
     )
+
+
+def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_frame: int) -> int:
+    """Return K, how many of a video's T·M tokens stay, from its sizes alone.
+
+    Raises:
+        ValueError: if K depends on what the video shows, or the budget is too small for the method.
+    """
+    method = COMPRESSION_METHODS[settings.compression_method]
+    function_of("compression_method", method.name)  # which is refused if it is not here
+    if not method.keeps_by_sizes(settings.compression_rounding):
+        raise ValueError(
+            f"`compression_rounding` is {settings.compression_rounding!r}, with which the number of kept tokens depends "
+            'on what a video shows, but a prompt is written before the video is encoded. Set it to "exact", or write '
+            "the prompt with the stock processor, which the model shortens."
+        )
+    count = method.count
+    if count is None:
+        raise ValueError(
+            f"`compression_method` is {method.name!r}, which was registered without `count`, so it is not known how many "
+            "tokens a prompt needs. Register it with `count=...`, or write the prompt with the stock processor, which "
+            "the model shortens."
+        )
+
+    def at_ratio(of: CompressionSettings) -> int:
+        is_whole = of.retention_ratio == 1.0
+        return num_frames * tokens_per_frame if is_whole else count(num_frames, tokens_per_frame, of.retention_ratio)
+
+    return within_budget(settings, num_frames, tokens_per_frame, at_ratio, kept=lambda number: number)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -348,7 +381,8 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
     _check_video_tokens(video.tokens)
     num_frames, tokens_per_frame, _ = video.tokens.shape
     with without_autocast(video.tokens.device.type):
-        compression = compress_within_budget(settings, num_frames, tokens_per_frame, partial(_by_ratio, video))
+        by_ratio = partial(_by_ratio, video)
+        compression = within_budget(settings, num_frames, tokens_per_frame, by_ratio, lambda each: len(each.indices))
     compression = replace(compression, tokens_per_frame=tokens_per_frame, grid=video.grid, layout=video.layout)
     return compression.within(video.in_prompt)
 

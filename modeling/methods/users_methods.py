@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import (
-    BY_BUDGETS,
-    BY_SIZES,
     SETTING_NAMES,
     TABLES,
     CompressionMethod,
     CompressionSettings,
+    Count,
     Method,
 )
 from .compression import (
@@ -29,6 +28,7 @@ from .compression import (
     VideoCompression,
     VideoTokens,
     all_of,
+    exact_total,
     most_unique_tokens,
     most_unique_tokens_of_video,
 )
@@ -75,7 +75,9 @@ class TokenMerge(NamedTuple):
         return sums.to(features.dtype)
 
 
-def register_compression_method(name: str, *, settings: Sequence[str] = ()) -> Callable[[AnyCompress], AnyCompress]:
+def register_compression_method(
+    name: str, *, settings: Sequence[str] = (), count: Count | None = None
+) -> Callable[[AnyCompress], AnyCompress]:
     """Make a function selectable as `compression_method=name`, in every model and in `compress`.
 
     The function receives the `VideoTokens` of one video and the `CompressionSettings` of the call. It runs without
@@ -85,6 +87,8 @@ def register_compression_method(name: str, *, settings: Sequence[str] = ()) -> C
 
     Args:
         settings: names of the settings that it reads, besides `retention_ratio`. Others must be at their default.
+        count: returns how many tokens the function keeps, from T, M and R alone; for most methods it is `exact_total`.
+            Without it, this project's processors cannot write prompts for the method, and the stock ones must.
 
     Raises:
         ValueError: if another function has the name, if a setting is not known, or if what is registered is not a
@@ -93,7 +97,7 @@ def register_compression_method(name: str, *, settings: Sequence[str] = ()) -> C
     check_registration("compression method", name, settings, SETTING_NAMES)
 
     def register(function: AnyCompress) -> AnyCompress:
-        row = CompressionMethod(name=name, settings=tuple(settings), function=checked(name, function))
+        row = CompressionMethod(name=name, settings=tuple(settings), count=count, function=checked(name, function))
         enter("compression_method", row)
         return function
 
@@ -126,7 +130,7 @@ def register_score_method(
         raise ValueError(
             f"`ranking` of method {name!r} is {ranking!r}, but must be one of {', '.join(map(repr, RANKINGS))}."
         )
-    rank, read, kept = RANKINGS[ranking]
+    rank, read, count = RANKINGS[ranking]
 
     def register(function: UsersScores) -> UsersScores:
         try:
@@ -143,7 +147,7 @@ def register_score_method(
             return rank(checked_scores(name, given, video), of_call)
 
         of_both = tuple(dict.fromkeys((*read, *settings)))
-        row = CompressionMethod(name=name, settings=of_both, kept=kept, function=checked(name, compress))
+        row = CompressionMethod(name=name, settings=of_both, count=count, function=checked(name, compress))
         enter("compression_method", row)
         return function
 
@@ -161,14 +165,19 @@ def ranked_in_frames(scores: Tensor, settings: CompressionSettings) -> VideoComp
 
 def ranked_over_video(scores: Tensor, settings: CompressionSettings) -> VideoCompression:
     """Keep the tokens with the highest scores in the whole video."""
-    num_kept = max(1, math.floor(settings.retention_ratio * scores.numel() + REMAINDER_NOISE))
+    num_kept = video_total(*scores.shape, settings.retention_ratio)
     return VideoCompression(*most_unique_tokens_of_video(scores, num_kept), token_uniqueness=scores)
 
 
-# For each ranking: the function that turns scores into a selection, the settings it reads, and what K follows from.
-RANKINGS: dict[str, tuple[Callable[[Tensor, CompressionSettings], VideoCompression], tuple[str, ...], str]] = {
-    "frame": (ranked_in_frames, (*FRAME_BUDGET_SETTINGS, "compression_frame_score"), BY_BUDGETS),
-    "video": (ranked_over_video, (), BY_SIZES),
+def video_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
+    """Return K of a ranking over the whole video: ⌊R·T·M⌋, but at least one token."""
+    return max(1, math.floor(retention_ratio * num_frames * tokens_per_frame + REMAINDER_NOISE))
+
+
+# For each ranking: the function that turns scores into a selection, the settings that it reads, and its K.
+RANKINGS: dict[str, tuple[Callable[[Tensor, CompressionSettings], VideoCompression], tuple[str, ...], Count]] = {
+    "frame": (ranked_in_frames, (*FRAME_BUDGET_SETTINGS, "compression_frame_score"), exact_total),
+    "video": (ranked_over_video, (), video_total),
 }
 
 

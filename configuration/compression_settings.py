@@ -357,6 +357,10 @@ class CompressionSettings:
         return {name: getattr(self, name) for name in names}
 
 
+# The settings on which it depends how many tokens stay, and the name under which a processor returns this number for
+# each video: (num_videos,) int64.
+COUNTED_BY = ("retention_ratio", "compression_method", "max_video_tokens")
+NUM_KEPT = "num_kept_video_tokens"
 _FIELDS = {setting.name: setting for setting in fields(CompressionSettings)}
 SETTING_NAMES = tuple(_FIELDS)
 # In a call, None stands for the config's value, so there a budget that no video exceeds stands for no budget.

@@ -29,6 +29,7 @@ from ..prompt.call_description import CallDescription
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.conversation_cache import CachedPrompt
 from ..prompt.prompt_compression import TEXT, VIDEO, VidCom2ModelMixin
+from ..short_prompts.short_prompt_layout import Layout
 from .frame_marks import FrameMarks
 
 VIDEO_ARGUMENTS = ("pixel_values_videos", "num_frames")
@@ -126,9 +127,9 @@ class HeadOfVideosAsImages(ParentModel):
         ids = arguments.get("input_ids") if prompt is None else prompt.ids
         num_cached = 0 if cache is None else int(cache.get_seq_length())
         joined = self.model.joined_features(None if ids is None else ids[:, num_cached:], arguments)
-        if prompt is not None:
-            ids = prompt.ids.masked_fill(prompt.ids == self.model.video_id, self.config.image_token_id)
-            arguments["compressed_prompt"] = replace(prompt, ids=ids)
+        if ids is not None:
+            ids = ids.masked_fill(ids == self.model.video_id, self.config.image_token_id)
+            arguments |= {"input_ids": ids} if prompt is None else {"compressed_prompt": replace(prompt, ids=ids)}
         if joined:
             # An entry for each token, since the parent repeats those of a prompt for its beams.
             image = joined["mm_encoder_outputs"]["image"]
@@ -143,6 +144,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
 
     video_arguments = VIDEO_ARGUMENTS
     parent_knows_videos = False
+    frames_stand_apart = True
     marks_class: type[FrameMarks]  # how the processor marks frames
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -271,6 +273,22 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
             ValueError: if it cannot take them.
         """
         return {"pixel_values_videos": frames["pixel_values"]}
+
+    def video_places(self, tokens: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """Return which tokens are placeholders of frames, as the processor says in `mm_token_type_ids`."""
+        types = inputs.get("mm_token_type_ids")
+        if types is None:
+            raise ValueError(
+                "`mm_token_type_ids` is missing, which says which placeholders are those of frames. Pass it as the "
+                "processor returned it."
+            )
+        return types[:, -tokens.shape[1] :] == VIDEO
+
+    def laid_out(self, inputs: dict[str, Any], features: VidCom2VideoFeatures) -> tuple[dict[str, Any], Layout]:
+        """Lay out the new tokens of a call. In its ids, the placeholders of frames differ from those of images."""
+        inputs, layout = super().laid_out(inputs, features)
+        ids = inputs["input_ids"]
+        return inputs | {"input_ids": ids.masked_fill(self.video_places(ids, inputs), self.video_id)}, layout
 
     # -----------------------------------------------------------------------------------------------------------------
     # Encoding

@@ -31,6 +31,8 @@ Grid = tuple[int, int, int]  # frames, and rows and columns of patches
 class GemmaVideosMixin(VidCom2ModelMixin):
     """The video part of Gemma's inner models."""
 
+    frames_stand_apart = True
+
     # -----------------------------------------------------------------------------------------------------------------
     # What a family overrides
     # -----------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6Config
 from ..encoding.video_features import ParentFeatures, Run, VidCom2VideoFeatures, encode_in_chunks, plan_frames
 from ..hosting.in_transformers import CACHE, CausalLMOutputWithPast
-from ..methods.compression import VideoTokens
+from ..methods.compression import VideoCompression, VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.conversation_cache import CachedPrompt
 from ..prompt.prompt_compression import VidCom2ModelMixin
@@ -51,6 +51,14 @@ class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByT
 
     config: VidCom2MiniCPMV4_6Config
     video_arguments = LAYOUT
+
+    def group_sizes(self, compressions: Sequence[VideoCompression], inputs: dict[str, Any]) -> Sequence[Sequence[int]]:
+        """Return how many placeholders each tile of each video has, one after the other."""
+        sizes = inputs["target_sizes_videos"].tolist()
+        of_tiles = iter(rows * columns // self._side(inputs.get("downsample_mode")) ** 2 for rows, columns in sizes)
+        tiles = iter(inputs["num_patches_per_frame"].tolist())
+        numbers = [sum(next(tiles) for _ in each.frame_budgets) for each in compressions]
+        return [[next(of_tiles) for _ in range(number)] for number in numbers]
 
     def with_videos(
         self, inputs: dict[str, Any], settings: CompressionSettings, has_whole_conversation: bool = False

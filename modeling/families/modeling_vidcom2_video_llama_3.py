@@ -56,6 +56,7 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
     """
 
     config: VidCom2VideoLlama3Config
+    frames_stand_apart = True
     video_arguments = ("video_compression_mask",)
 
     def encode_videos(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..encoding.video_features import ParentFeatures
 from ..hosting.in_transformers import is_2d
-from ..methods.compression import VideoTokens
+from ..methods.compression import VideoCompression, VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .qwen_videos import GRIDS, QwenVideoModelMixin
 
@@ -18,12 +18,26 @@ SOUND = ("input_features", "feature_attention_mask")  # They have an entry for e
 class QwenSoundModelMixin(QwenVideoModelMixin):
     """`QwenVideoModelMixin` for a parent that also hears. Sound stays whole, and has a part in the positions."""
 
+    video_arguments = ("video_group_sizes",)
+
     def encode_videos(
-        self, pixel_values_videos: Tensor, *, video_second_per_grid: Any = None, **kwargs: Any
+        self,
+        pixel_values_videos: Tensor,
+        *,
+        video_second_per_grid: Any = None,
+        video_group_sizes: Any = None,
+        **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode the patches of all videos, as in `QwenVideoModelMixin`. The tower does not read the times of frames,
-        which callers may pass with the videos."""
+        """Encode the patches of all videos, as in `QwenVideoModelMixin`. The tower does not read the times of frames and
+        the sizes of groups, which callers may pass with the videos."""
         return super().encode_videos(pixel_values_videos, **kwargs)
+
+    def group_sizes(self, compressions: Sequence[VideoCompression], inputs: dict[str, Any]) -> Sequence[Sequence[int]]:
+        """Return how many placeholders of a video stand between its sounds, as the processor counted them."""
+        given = inputs.get("video_group_sizes")
+        if given is None:
+            return super().group_sizes(compressions, inputs)
+        return [[size for size in sizes if size] for sizes in given.tolist()]
 
     def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
         """Return the parent's positions (3, B, L) and `rope_deltas` (B, 1), also for text alone if it has a mask.

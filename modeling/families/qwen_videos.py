@@ -52,7 +52,6 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
     """
 
     uses_mrope = True
-    frames_stand_apart = False  # Whether each frame has its own group of placeholders in the prompt, behind its time.
 
     def encode_videos(
         self,

@@ -104,21 +104,26 @@ OF_CHUNKS = (
     ),
 )
 
+# Refused by `generate` where a prompt has a placeholder for each token that stays.
+OF_SHORT_PROMPTS = (
+    *OF_CHUNKS,
+    Refusal(
+        "`token_healing`",
+        lambda asked: bool(asked.setting("token_healing")),
+        "`token_healing` rewrites the prompt from its text, without its videos.",
+        "Leave it out.",
+    ),
+)
+
 # Refused by `generate` where a prompt is compressed or a compressed prompt is continued.
 OF_GENERATE = (
-    *OF_CHUNKS,
+    *OF_SHORT_PROMPTS,
     # A model with states is left to its parent class, which refuses every kind of speculation and says so.
     Refusal(
         "`assistant_model`, in Qwen's families",
         lambda asked: asked.uses_mrope and not asked.is_stateful and asked.has("assistant_model"),
         "`assistant_model` cannot follow the M-RoPE positions of a compressed prompt.",
         "Leave it out, or use `prompt_lookup_num_tokens`.",
-    ),
-    Refusal(
-        "`token_healing`",
-        lambda asked: bool(asked.setting("token_healing")),
-        "`token_healing` rewrites the prompt from its text, without its videos.",
-        "Leave it out.",
     ),
 )
 

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationMixin
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
-from ...configuration.compression_settings import CompressionSettings, with_settings
+from ...configuration.compression_settings import NUM_KEPT, CompressionSettings, with_settings
 from ...configuration.saved_with_code import SavedWithCode
 from ..encoding.video_features import VidCom2VideoFeatures
 from ..hosting.in_transformers import (
@@ -32,6 +33,7 @@ from ..hosting.in_transformers import (
 from .call_description import (
     OF_CHUNKS,
     OF_GENERATE,
+    OF_SHORT_PROMPTS,
     Asked,
     CallDescription,
     CallPath,
@@ -113,6 +115,9 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
                 "`compressed_prompt` is what `generate` hands to a custom generation loop, and `forward` cannot take "
                 "it. Get the arguments of each step from the model's `prepare_inputs_for_generation`."
             )
+        if inputs.get(NUM_KEPT) is not None:
+            inputs |= {"labels": labels, "logits_to_keep": logits_to_keep, "return_dict": True}
+            return self._output(super().forward(**inputs))
         call = None
         if not inputs.get("is_compressed"):
             call, inputs = self.model.describe(inputs)
@@ -217,6 +222,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         if kwargs.get("mm_encoder_outputs") is not None:
             # `generate` repeats the features in place for beams, so it gets copies.
             kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
+        if kwargs.get(NUM_KEPT) is not None:
+            return self._generate_short(kwargs)
         call, kwargs = self.model.describe(kwargs, has_whole_conversation=True)
         check_on_cache(self._asked(kwargs))
         self._check_unknown_cache(kwargs, call.settings)
@@ -289,6 +296,42 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             prompt = replace(prompt, lost="it was filled by beam search, and holds other beams than those returned")
         for cache in caches:
             prompt.attach_to(cache)
+
+    def _generate_short(self, kwargs: dict[str, Any]) -> ModelOutput | Tensor:
+        """Run the parent's `generate` on a prompt that has a placeholder for each token that stays."""
+        check_on_cache(self._asked(kwargs))
+        refuse(OF_SHORT_PROMPTS, self._asked(kwargs))
+        overrides = pop_settings(kwargs, self.model.of_parent)
+        settings = self.config.compression_settings(**overrides)
+        name = "input_ids" if kwargs.get("input_ids") is not None else "inputs_embeds"
+        tokens, cache = kwargs[name], kwargs.get(CACHE)
+        cached = CachedPrompt.of(cache, len(tokens), tokens.device)
+        if cached.is_short:
+            raise ValueError(
+                "The KV cache holds a prompt of the stock processor, which the model shortened. Continue it with "
+                "prompts of the stock processor, or start over without the cache."
+            )
+        mask = self._mask_of_padding(kwargs) if name == "input_ids" else kwargs.get("attention_mask")
+        mask = tokens.new_ones(tokens.shape[:2], dtype=torch.long) if mask is None else mask
+        _check_whole_conversation(tokens, mask, cached)
+        past, new = tokens[:, : cached.length], tokens[:, cached.length :]
+        kwargs |= {name: new, "attention_mask": mask}
+        if kwargs.get("pixel_values_videos") is None:
+            features = self.model.short_features(kwargs, overrides)
+        else:  # through `forward`, where accelerate and FSDP have the weights in place
+            features = self.model(**kwargs, **overrides, only_video_features="kept", return_dict=True)
+        arguments, layout, memory = self.model.short_prompt(kwargs, features, settings)
+        if name == "input_ids":
+            self._check_last_token(arguments[name])
+        arguments |= {name: torch.cat([past, arguments[name]], dim=1)}
+        if arguments.get("position_ids") is not None:
+            arguments["position_ids"] = _after_cached(arguments["position_ids"], cached)
+        result = super().generate(**arguments)
+        self._remember(memory, kwargs, cache, getattr(result, CACHE, None))
+        if layout.moves and name == "input_ids":  # The caller's prompt comes back as it was.
+            sequences = result if isinstance(result, Tensor) else result.sequences
+            sequences[:, : tokens.shape[1]] = tokens.repeat_interleave(len(sequences) // len(tokens), dim=0)
+        return result
 
     def _generate_compressed(self, kwargs: dict[str, Any], call: CallDescription) -> ModelOutput | Tensor:
         """Run the parent's `generate` on a compressed prompt or conversation.
@@ -408,11 +451,15 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         return super()._get_logits_processor(*args, model_kwargs=_with_full_mask(model_kwargs or {}), **kwargs)
 
     def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
-        """Return the parent's candidate generator. An assistant model drafts from the caller's whole prompt as text."""
+        """Return the parent's candidate generator. An assistant model drafts from the caller's whole prompt as text, and
+        prompt lookup ends a draft before a placeholder, for which there are no features."""
         whole = _with_full_mask(model_kwargs)
         if whole is not model_kwargs:
             whole = without(whole, ("compressed_prompt", "position_ids"))
-        return super()._get_candidate_generator(*args, model_kwargs=whole, **kwargs)
+        generator = super()._get_candidate_generator(*args, model_kwargs=whole, **kwargs)
+        if isinstance(generator, PromptLookupCandidateGenerator):
+            generator.get_candidates = functools.partial(_before_placeholders, generator.get_candidates, self.config)
+        return generator
 
     def _keep_lookup_from_placeholders(self, arguments: dict[str, Any]) -> None:
         """Suppress placeholders where prompt lookup proposes copies of the prompt: they would lack features."""
@@ -550,6 +597,18 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             )
 
 
+def _before_placeholders(
+    get_candidates: Callable[..., Any], config: Any, input_ids: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Any]:
+    """Return the drafts of prompt lookup up to the first placeholder of an image, a video or a sound."""
+    candidates, logits = get_candidates(input_ids, *args, **kwargs)
+    ids = [getattr(config, f"{kind}_token_id", None) for kind in ("image", "video", "audio")]
+    drafts = candidates[:, input_ids.shape[1] :]
+    is_media = torch.isin(drafts, drafts.new_tensor([each for each in ids if each is not None]))
+    length = int((is_media.cumsum(dim=1) == 0).sum(dim=1).min())
+    return candidates[:, : input_ids.shape[1] + length], logits
+
+
 def _with_full_mask(model_kwargs: dict[str, Any]) -> dict[str, Any]:
     prompt = model_kwargs.get("compressed_prompt")
     if prompt is None:
@@ -565,7 +624,7 @@ def _after_cached(value: Tensor, cached: CachedPrompt) -> Tensor:
 
 
 def _check_whole_conversation(input_ids: Tensor, mask: Tensor, cached: CachedPrompt) -> None:
-    if mask.shape != input_ids.shape or input_ids.shape[1] <= cached.prompt_length:
+    if mask.shape != input_ids.shape[:2] or input_ids.shape[1] <= cached.prompt_length:
         raise ValueError(
             f"`input_ids` is {tuple(input_ids.shape)} and `attention_mask` is {tuple(mask.shape)}, but both must cover "
             f"the whole conversation: the {cached.prompt_length} tokens of the KV cache and at least one more."

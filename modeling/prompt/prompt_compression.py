@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers.utils import logging
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
-from ...configuration.compression_settings import CompressionSettings, with_settings
-from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
+from ...configuration.compression_settings import NUM_KEPT, CompressionSettings, with_settings
+from ..encoding.video_features import VidCom2VideoFeatures
 from ..hosting.in_transformers import (
     CACHE,
     check_tensors,
@@ -31,6 +31,8 @@ from ..hosting.in_transformers import (
     without_token_types,
 )
 from ..methods.compression import VideoCompression
+from ..short_prompts.short_prompt_layout import Layout
+from ..short_prompts.short_prompt_models import ShortPromptModelMixin
 from .call_description import CallDescription, CallPath, NewVideos, check_compressible, videos_of
 from .conversation_cache import (
     CachedPrompt,
@@ -64,7 +66,7 @@ class PromptRecord:
         self.logits_to_keep = logits_to_keep
 
 
-class VidCom2ModelMixin(VideoFeaturesMixin):
+class VidCom2ModelMixin(ShortPromptModelMixin):
     """Makes an inner model run on compressed prompts. It comes before the parent's inner model among a model's bases.
 
     docs/add_a_family.md lists all hooks in a table.
@@ -232,6 +234,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: if settings, placeholders or other inputs cannot be used with a compressed prompt.
         """
+        if inputs.get(NUM_KEPT) is not None:
+            return self._forward_short(inputs, only_video_features is not None)
         inputs = self.with_token_types(inputs)
         if is_compressed:
             with using(inputs.get(CACHE)):
@@ -256,6 +260,97 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             if call.memory is not None:
                 return super().forward(**self._continued(inputs, call.memory), return_dict=True)
             return self._forward_full(inputs)
+
+    def _forward_short(self, inputs: dict[str, Any], only_video_features: bool) -> ModelOutput:
+        """Run the parent's `forward` on a prompt that has a placeholder for each token that stays.
+
+        Hidden states have a row for each position of the caller's prompt.
+        """
+        inputs = dict(inputs)
+        overrides = pop_settings(inputs, self.of_parent)
+        features = self.short_features(inputs, overrides)
+        if only_video_features:
+            return features
+        inputs, layout, memory = self.short_prompt(inputs, features, self.config.compression_settings(**overrides))
+        with using(inputs.get(CACHE)):
+            inputs = self._for_parent_on_short_prompt(self._with_images_encoded(inputs))
+            outputs: Any = super().forward(**inputs, return_dict=True)
+        memory.attach_to(outputs.get(CACHE))
+        if layout.moves:
+            outputs.last_hidden_state = layout.of_caller(outputs.last_hidden_state)
+            if outputs.hidden_states is not None:
+                rows = (None if each is None else layout.of_caller(each) for each in outputs.hidden_states)
+                outputs.hidden_states = tuple(rows)
+        return outputs
+
+    def short_prompt(
+        self, inputs: dict[str, Any], features: VidCom2VideoFeatures, settings: CompressionSettings
+    ) -> tuple[dict[str, Any], Layout, CachedPrompt]:
+        """Lay out a prompt that has a placeholder for each token that stays, and find its positions.
+
+        Args:
+            inputs: the arguments of `forward`, with new tokens alone.
+            features: the features of its videos.
+            settings: of these, `compression_positions` is read.
+
+        Returns:
+            The arguments with which the parent runs the prompt; how it was laid out; and what the KV cache will hold
+            after it.
+        """
+        cache, given = inputs.get(CACHE), inputs.get("attention_mask")
+        inputs, layout = self.laid_out(inputs, features)
+        typed = self.with_token_types(inputs)
+        inputs = without_token_types(inputs) if typed is inputs else typed  # Only some families' attention reads them.
+        tokens = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
+        num_rows, num_new = tokens.shape[:2]
+        cached = CachedPrompt.of(cache, num_rows, tokens.device)
+        mask = cached.mask_with_new(given if is_2d(given) else None, num_new, tokens.device)
+        cached_mask, attended = mask[:, : cached.length], mask[:, cached.length :]
+        self.check_mask(mask, cached.length)
+        offset = cached.position_offset if cached.media_offset is None else cached.media_offset
+        start = cached_mask.sum(dim=1, keepdim=True) + (0 if offset is None else offset.to(mask.device))
+        if self.uses_mrope:  # Each kept token keeps its own (t, h, w), beside the order that attention masks use.
+            rotary, following = self.short_rotary_positions(inputs, tokens, attended, layout, start)
+            positions = torch.stack([positions_by_order(mask)[:, cached.length :], *rotary])
+        elif settings.compression_positions == "original":
+            full = layout.in_full(attended, 1)
+            positions = start + positions_by_order(full).gather(1, layout.places.to(mask.device))
+            following = start + full.sum(dim=1, keepdim=True)
+        else:
+            positions = start + positions_by_order(attended)
+            following = start + attended.sum(dim=1, keepdim=True)
+        ranks = torch.arange(num_new, device=mask.device).expand(num_rows, -1)
+        memory = cached.extended(torch.where(attended.bool(), ranks, -1), num_new)
+        if self.uses_mrope or offset is not None or settings.compression_positions == "original":
+            offset = following - mask.sum(dim=1, keepdim=True)
+            if inputs.get("position_ids") is None:
+                inputs["position_ids"] = positions
+            self._warn_of_length(inputs["position_ids"])
+        if is_2d(given):
+            inputs["attention_mask"] = mask
+        return inputs, layout, replace(memory, position_offset=offset, media_offset=None)
+
+    def short_rotary_positions(
+        self, inputs: dict[str, Any], tokens: Tensor, attended: Tensor, layout: Layout, start: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return M-RoPE positions of laid-out tokens (3, B, n), and of a text token after them (B, 1).
+
+        They are those of the full prompt, into which the dropped tokens are put back.
+
+        Args:
+            inputs: the arguments of `forward`, which describe images and videos.
+            tokens: (B, n) ids, or (B, n, dim) embeddings.
+            attended: (B, n), 1 at tokens and 0 at padding.
+            start: (B, 1) the first position after those in the KV cache.
+        """
+        ids = tokens if tokens.ndim == 2 else self.ids_like(tokens)
+        full = {
+            "input_ids": layout.in_full(ids, self.config.video_token_id),
+            "attention_mask": layout.in_full(attended, 1),
+        }
+        positions, following = self.rotary_positions(inputs | full, start)
+        places = layout.places.to(positions.device)
+        return positions.gather(2, places.expand(3, -1, -1)), following
 
     def _only_video_features(
         self, which: str, inputs: dict[str, Any], settings: CompressionSettings

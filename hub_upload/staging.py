@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import foreign_processor
 from ..configuration.compression_settings import VISION_METHODS
 from ..configuration.family_config import FamilyConfig
 from ..errors import CheckpointError
 from ..families import FAMILIES
 from ..finding_checkpoints import read_object
+from ..processors import foreign_processor
 from ..repo_shape import CARD, CONFIG, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
 from .base_checkpoint import Base

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoProcessor, BitsAndBytesConfig, ProcessorMixin
 
 import vidcom2
-from vidcom2.checkpoints import check_processor
+from vidcom2.processors import check_processor
 from vidcom2.errors import CheckpointError
 from vidcom2.families import FAMILIES, no_class_for
 

@@ -19,4 +19,6 @@ class VidCom2MiniCPMV4_6Processor(VidCom2ProcessorMixin, MiniCPMV4_6Processor):
 
     @property
     def unused_input_names(self) -> list[str]:
-        return [each for each in super().unused_input_names if each not in ("num_frames_per_video", "num_patches_per_frame")]
+        return [
+            each for each in super().unused_input_names if each not in ("num_frames_per_video", "num_patches_per_frame")
+        ]

@@ -28,8 +28,8 @@ class QwenSoundModelMixin(QwenVideoModelMixin):
         video_group_sizes: Any = None,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode the patches of all videos, as in `QwenVideoModelMixin`. The tower does not read the times of frames and
-        the sizes of groups, which callers may pass with the videos."""
+        """Encode the patches of all videos, as in `QwenVideoModelMixin`. The tower does not read the times of frames
+        and the sizes of groups, which callers may pass with the videos."""
         return super().encode_videos(pixel_values_videos, **kwargs)
 
     def group_sizes(self, compressions: Sequence[VideoCompression], inputs: dict[str, Any]) -> Sequence[Sequence[int]]:

@@ -451,8 +451,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         return super()._get_logits_processor(*args, model_kwargs=_with_full_mask(model_kwargs or {}), **kwargs)
 
     def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
-        """Return the parent's candidate generator. An assistant model drafts from the caller's whole prompt as text, and
-        prompt lookup ends a draft before a placeholder, for which there are no features."""
+        """Return the parent's candidate generator. An assistant model drafts from the caller's whole prompt as text,
+        and prompt lookup ends a draft before a placeholder, for which there are no features."""
         whole = _with_full_mask(model_kwargs)
         if whole is not model_kwargs:
             whole = without(whole, ("compressed_prompt", "position_ids"))

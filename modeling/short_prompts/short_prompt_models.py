@@ -24,9 +24,7 @@ class ShortPromptModelMixin(VideoFeaturesMixin):
     # What a family decides
     # -----------------------------------------------------------------------------------------------------------------
 
-    def group_sizes(
-        self, compressions: Sequence[VideoCompression], inputs: dict[str, Any]
-    ) -> Sequence[Sequence[int]]:
+    def group_sizes(self, compressions: Sequence[VideoCompression], inputs: dict[str, Any]) -> Sequence[Sequence[int]]:
         """Return how many placeholders each group of each video has in the full prompt.
 
         Args:

@@ -28,6 +28,7 @@ from .finding_checkpoints import CONFIG, Resolved, Source, checkpoint_file, reso
 from .hub_calls import TRANSPORT_ERRORS
 from .modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
 from .placement import Placement, check_accelerate, unknown_dtype
+from .processors import check_processor, shorten
 from .records.fingerprints import identity_of
 
 if TYPE_CHECKING:
@@ -144,7 +145,9 @@ def load(
             and so on.
 
     Returns:
-        The model, in evaluation mode, and the processor.
+        The model, in evaluation mode, and the processor, which writes a placeholder for each video token that stays.
+        Where their number depends on what a video shows (`compression_rounding="ceil"`), it is the stock processor, and
+        the model shortens its prompts.
 
     Raises:
         CheckpointError: a ValueError, if there is no such checkpoint, its files cannot be read, or VidCom² has no class
@@ -242,6 +245,7 @@ def read_config_and_processor(resolved: Resolved) -> tuple[PreTrainedConfig, Pro
     if hasattr(config, "read_tokenizer"):  # InternVL's prompts tell by their text what is a frame
         config.read_tokenizer(processor.tokenizer)
     config.complete_processor(processor)
+    shorten(processor, config)
     return config, processor
 
 
@@ -268,36 +272,6 @@ def _processor(family: Family, path: str, pinned: Mapping[str, Any]) -> Any:
     if processor.chat_template is None:  # where it was before processors had one
         processor.chat_template = getattr(processor.tokenizer, "chat_template", None)
     return processor
-
-
-def check_processor(what: str, processor: object, family: Family) -> None:
-    """Check that a processor is one, and not that of another family. It may be of a class that someone else wrote.
-
-    Args:
-        what: begins the error.
-
-    Raises:
-        OptionError: if it is not.
-    """
-    foreign = foreign_processor([each.__name__ for each in type(processor).__mro__], family)
-    if foreign is None and isinstance(processor, ProcessorMixin):
-        return
-    why = "which is only a part of a processor" if foreign is None else "which belongs to another family"
-    raise OptionError(
-        f"{what} is a {type(processor).__name__}, {why}: {family.name} needs a {family.processor_names[0]}. Take that "
-        "of the checkpoint that the model was made from."
-    )
-
-
-def foreign_processor(names: Sequence[str], family: Family) -> str | None:
-    """Return the processor of another family that a class is, by the names of the class and of those that it extends;
-    None if it is of this family, or of none."""
-    from transformers.models.auto import processing_auto
-
-    known: Any = processing_auto.PROCESSOR_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]  (no other name)
-    every = {*known.values(), *(each for other in FAMILIES.values() for each in other.processor_names)}
-    found = next((name for name in names if name in every), None)
-    return None if found in family.processor_names else found
 
 
 def _load(resolved: Resolved, device: torch.device | None, placed: dict[str, Any]) -> Checkpoint:

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoProcessor, BitsAndBytesConfig, ProcessorMixin
 
 import vidcom2
-from vidcom2.processors import check_processor
 from vidcom2.errors import CheckpointError
 from vidcom2.families import FAMILIES, no_class_for
+from vidcom2.processors import check_processor
 
 
 def test_load_returns_the_class_and_the_processor_of_the_family(family: Family) -> None:

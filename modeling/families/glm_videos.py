@@ -10,7 +10,7 @@ from transformers import GenerationMixin
 
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import IMAGE, MARK, VIDEO
-from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
+from .qwen_videos import QwenVideoModelMixin
 
 
 class GlmVideoModelMixin(QwenVideoModelMixin):
@@ -59,8 +59,6 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
 
 class GlmGenerationMixin(VidCom2GenerationMixin):
     """`VidCom2GenerationMixin` for GLM's classes with a head."""
-
-    output_class = VidCom2QwenCausalLMOutputWithPast
 
     def _expand_multimodal_outputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Repeat the features of images and videos for beams, as in the other families.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import InternVLProcessor, ProcessorMixin, SmolVLMProcessor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin, WrittenVideos
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin, WrittenVideos
 
 IMAGE, VIDEO = 1, 2  # types of tokens, as in Transformers
 

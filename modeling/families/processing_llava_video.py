@@ -15,7 +15,7 @@ from ...configuration.vidcom2_llava_video_pooling import (
     pooled_side,
     tokens_per_frame,
 )
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 logger = logging.get_logger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import Qwen2_5OmniProcessor, Qwen3OmniMoeProcessor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin, WrittenVideos
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin, WrittenVideos
 
 
 class QwenSoundProcessorMixin(VidCom2ProcessorMixin):

@@ -2,7 +2,7 @@
 
 from transformers import Cosmos3EdgeProcessor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2Cosmos3EdgeProcessor(VidCom2ProcessorMixin, Cosmos3EdgeProcessor):

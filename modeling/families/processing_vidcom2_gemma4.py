@@ -2,7 +2,7 @@
 
 from transformers import Gemma4Processor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2Gemma4Processor(VidCom2ProcessorMixin, Gemma4Processor):

@@ -2,7 +2,7 @@
 
 from transformers import Gemma4UnifiedProcessor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2Gemma4UnifiedProcessor(VidCom2ProcessorMixin, Gemma4UnifiedProcessor):

@@ -2,7 +2,7 @@
 
 from transformers import Glm46VProcessor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2Glm46VProcessor(VidCom2ProcessorMixin, Glm46VProcessor):

@@ -2,7 +2,7 @@
 
 from transformers import Glm4vProcessor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2Glm4vProcessor(VidCom2ProcessorMixin, Glm4vProcessor):

@@ -2,7 +2,7 @@
 
 from transformers import LlavaNextVideoProcessor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2LlavaNextVideoProcessor(VidCom2ProcessorMixin, LlavaNextVideoProcessor):

@@ -2,7 +2,7 @@
 
 from transformers import LlavaOnevisionProcessor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2LlavaOnevisionProcessor(VidCom2ProcessorMixin, LlavaOnevisionProcessor):

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import MiniCPMV4_6Processor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2MiniCPMV4_6Processor(VidCom2ProcessorMixin, MiniCPMV4_6Processor):

@@ -2,7 +2,7 @@
 
 from transformers import Qwen2_5_VLProcessor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2Qwen2_5_VLProcessor(VidCom2ProcessorMixin, Qwen2_5_VLProcessor):

@@ -2,7 +2,7 @@
 
 from transformers import Qwen2VLProcessor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2Qwen2VLProcessor(VidCom2ProcessorMixin, Qwen2VLProcessor):

@@ -2,7 +2,7 @@
 
 from transformers import Qwen3VLProcessor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2Qwen3VLProcessor(VidCom2ProcessorMixin, Qwen3VLProcessor):

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import VideoLlama3Processor
 
-from ..short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class VidCom2VideoLlama3Processor(VidCom2ProcessorMixin, VideoLlama3Processor):

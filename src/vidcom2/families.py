@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
     from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
-    from .modeling.short_prompts.processing_short_prompts import VidCom2ProcessorMixin
+    from .modeling.prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def test_the_prompt_tells_which_frames_belong_to_which_video(
     if "use_image_id" in arguments and IS_OLD:
         arguments = {"images_kwargs": arguments}  # where the processors of that time read it
     inputs = pair.inputs(*prompts, lengths=lengths, **arguments)
-    _, found = pair.model.model.describe(dict(inputs))
+    found = pair.model.model.with_videos(dict(inputs), pair.model.config.compression_settings())
     assert [found[name].tolist() for name in NUMBERS] == pair.numbers(*lengths)
 
 

@@ -9,7 +9,7 @@ from models import EACH_MODEL
 from test_generate import make_prompt, run
 
 from benchmarks.pages import ROOT
-from vidcom2.modeling.prompt.call_description import TABLES
+from vidcom2.modeling.prompt.refusals import TABLES
 
 
 def test_the_docs_show_every_refusal() -> None:

@@ -23,7 +23,7 @@ from vidcom2 import (
     compress,
     register_compression_method,
 )
-from vidcom2.modeling.prompt.call_description import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 from vidcom2.tiny.video_llama_3 import tiny_video_llama_3
 
 RATIO = 0.25

@@ -323,9 +323,9 @@ def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_f
     function_of("compression_method", method.name)  # which is refused if it is not here
     if not method.keeps_by_sizes(settings.compression_rounding):
         raise ValueError(
-            f"`compression_rounding` is {settings.compression_rounding!r}, so the number of kept tokens depends on what "
-            'a video shows, but a prompt is written before the video is encoded. Set it to "exact", or write the '
-            "prompt with the stock processor, which the model shortens."
+            f"`compression_rounding` is {settings.compression_rounding!r}, so how many tokens stay depends on what a "
+            'video shows, but a prompt is written before the video is encoded. Set it to "exact", or write the prompt '
+            "with the stock processor, which the model shortens."
         )
     count = method.count
     if count is None:

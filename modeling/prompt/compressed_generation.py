@@ -93,7 +93,10 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             if labels is not None:
                 inputs = inputs | _labels(labels, inputs, call.layout)
             outputs = super().forward(**inputs, return_dict=True)
-            outputs.logits = _picked(call.layout, logits_to_keep).of_caller(outputs.logits)
+            layout, wanted = call.layout, logits_to_keep
+            if isinstance(wanted, int):  # 0 takes all of them.
+                layout, wanted = replace(layout, rows=layout.rows[:, -wanted:]), slice(None)
+            outputs.logits = _picked(layout.of_caller(outputs.logits), wanted)
             outputs.hidden_states = rows_of_layers(outputs.hidden_states, call.layout)
         call.after.note_on(outputs.get(CACHE))
         return outputs
@@ -151,6 +154,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
         mask = kwargs["attention_mask"] = self._mask_of_padding(kwargs, tokens)
         before = Conversation.of(cache, len(tokens))
+        if not before.is_known and 0 < tokens.shape[1] <= before.length:  # What this means is the parent's to say.
+            return super().generate(**without(kwargs, pop_settings(dict(kwargs))) | {"attention_mask": given})
         _check_whole_conversation(tokens, mask, before)
         call = self.model.prepared(kwargs, self._encoded, has_whole_conversation=True)
         arguments = self._of_whole_conversation(call, name, tokens, mask, before)
@@ -166,9 +171,16 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
     def _check_asked(self, kwargs: dict[str, Any]) -> None:
         """Refuse arguments with which videos or a filled cache cannot be right."""
         asked = Asked(kwargs, setting=functools.partial(self._setting, kwargs))
-        cache = kwargs.get(CACHE)
+        cache, num_prompts = kwargs.get(CACHE), len(kwargs["input_ids" if asked.has("input_ids") else "inputs_embeds"])
         if cache is not None and cache.get_seq_length() > 0:
             refuse(ON_A_FILLED_CACHE, asked)
+            for name in ("num_beams", "num_return_sequences"):
+                number, known = asked.setting(name) or 1, getattr(cache, "conversation", None)
+                if number > 1 and known is not None and known.num_rows == num_prompts:
+                    raise ValueError(
+                        f"`{name}` is {number}, but the KV cache has one row for each prompt. Repeat its rows: "
+                        f"`past_key_values.batch_repeat_interleave({number})`, or start over without it."
+                    )
         if any(kwargs.get(each) is not None for each in ("pixel_values_videos", "pixel_values", "mm_encoder_outputs")):
             refuse(OF_GENERATE, asked)
 
@@ -185,7 +197,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         if not length:
             return arguments
         past = tokens[:, : before.caller_length]
-        if before.is_short:
+        if before.masks is not None:
             past = self._shortened(past, mask[:, : before.caller_length], length)
         arguments[name] = torch.cat([past, arguments[name]], dim=1)
         positions = arguments.get("position_ids")
@@ -278,8 +290,8 @@ def _before_placeholders(
 def _check_whole_conversation(tokens: Tensor, mask: Any, before: Conversation) -> None:
     if tuple(mask.shape) != tuple(tokens.shape[:2]) or tokens.shape[1] <= before.caller_length:
         raise ValueError(
-            f"`input_ids` is {tuple(tokens.shape[:2])} and `attention_mask` is {tuple(mask.shape)}, but both must cover "
-            f"the whole conversation: the {before.caller_length} tokens of the KV cache and at least one more."
+            f"`input_ids` is {tuple(tokens.shape[:2])} and `attention_mask` is {tuple(mask.shape)}, but both must "
+            f"cover the whole conversation: the {before.caller_length} tokens of the KV cache and at least one more."
         )
 
 
@@ -312,9 +324,11 @@ def _labels(labels: Tensor, inputs: dict[str, Any], layout: Layout) -> dict[str,
     return found
 
 
-def _picked(layout: Layout, logits_to_keep: Any) -> Layout:
-    """Return the layout with rows for those of the caller's tokens alone that `logits_to_keep` names."""
-    if isinstance(logits_to_keep, int):
-        return replace(layout, rows=layout.rows[:, -logits_to_keep:])  # 0 takes all of them.
-    index = logits_to_keep.to(layout.rows.device) if isinstance(logits_to_keep, Tensor) else logits_to_keep
-    return replace(layout, rows=layout.rows[:, index])
+def _picked(rows: Tensor, wanted: Any) -> Tensor:
+    """Return those of the rows (B, L, ...) that `logits_to_keep` names, in one of the forms that Transformers takes."""
+    if not isinstance(wanted, Tensor):  # It is a slice or a list.
+        return rows[:, wanted]
+    wanted = wanted.to(rows.device)
+    if wanted.dtype == torch.bool:
+        return rows[wanted] if wanted.ndim == 2 else rows[:, wanted]
+    return rows[:, wanted] if wanted.ndim == 1 else rows.take_along_dim(wanted[..., None], dim=1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..hosting.in_transformers import ParentCache
 
@@ -30,16 +30,19 @@ class Conversation:
 
     Attributes:
         length: how many tokens the cache holds.
-        caller_length: how many of the caller's tokens they stand for. More, if the model dropped tokens of the prompt.
-        padding: (B, 1) how many of the cached tokens are padding on the left, if the model shortened the prompt.
+        caller_length: how many of the caller's tokens they stand for.
+        is_known: whether a model of this project filled the cache.
         offset: (B, 1) position of the next token minus the number of attended tokens; None if the stock class's own
             positions are right.
+        masks: of a prompt that the model shortened, which of its P cached tokens are no padding, (B, P) bool, and which
+            of the caller's C tokens were not hidden, (B, C) bool. None if the cached tokens are the caller's.
     """
 
     length: int
     caller_length: int
-    padding: Tensor | None = None
+    is_known: bool = False
     offset: Tensor | None = None
+    masks: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, cache: Any, num_rows: int) -> "Conversation":
@@ -55,25 +58,25 @@ class Conversation:
         known: Conversation | None = getattr(cache, "conversation", None)
         if known is None or length == 0:
             return cls(length, length)
-        if length < known.length and known.is_short:
+        if known.masks is not None and length < known.masks[0].shape[1]:
             raise ValueError(
-                f"The KV cache was cropped to {length} tokens, into a prompt of {known.caller_length} tokens that the "
-                f"model shortened to {known.length}. Start over without it, or write prompts with this project's "
-                "processor, which are short from the start."
+                f"The KV cache was cropped to {length} tokens, into a prompt of {known.masks[1].shape[1]} tokens that "
+                f"the model shortened to {known.masks[0].shape[1]}. Start over without it, or write prompts with this "
+                "project's processor, which are short from the start."
             )
-        of_rows = [each for each in (known.padding, known.offset) if each is not None]
-        rows = len(of_rows[0]) if of_rows else num_rows
+        rows = num_rows if known.num_rows is None else known.num_rows
         if rows % num_rows:
             raise ValueError(
-                f"The KV cache has {rows} rows, but there are {num_rows} prompts now. Pass the cache as `generate` "
-                "returned it, with the same rows, or start over without it."
+                f"The KV cache has {rows} rows, but there are {num_rows} prompts now. Pass it as `generate` returned "
+                "it, with the same rows, or start over without it."
             )
         return known.rows(slice(None, None, rows // num_rows)).later(length - known.length)
 
     @property
-    def is_short(self) -> bool:
-        """Whether it stands for more of the caller's tokens."""
-        return self.caller_length > self.length
+    def num_rows(self) -> int | None:
+        """B; None if nothing about single rows is known."""
+        of_rows = self.masks[0] if self.masks is not None else self.offset
+        return None if of_rows is None else len(of_rows)
 
     def later(self, number: int, num_cached: int | None = None) -> "Conversation":
         """Return it with more tokens of the caller's, of which all are cached, or only some."""
@@ -82,29 +85,29 @@ class Conversation:
 
     def rows(self, index: Any) -> "Conversation":
         """Return that of a cache whose rows were picked, repeated or reordered."""
-        of_rows = {name: getattr(self, name) for name in ("padding", "offset")}
 
         def picked(value: Tensor) -> Tensor:
             return value[index.to(value.device) if isinstance(index, Tensor) else index]
 
-        return replace(self, **{name: picked(value) for name, value in of_rows.items() if value is not None})
+        masks = None if self.masks is None else (picked(self.masks[0]), picked(self.masks[1]))
+        return replace(self, masks=masks, offset=None if self.offset is None else picked(self.offset))
 
     def repeated(self, repeats: int) -> "Conversation":
         """Return that of a cache that holds each prompt several times, side by side, as for beams."""
-        known = self.offset if self.padding is None else self.padding
-        if known is None or repeats == 1:
+        if self.num_rows is None or repeats == 1:
             return self
-        return self.rows(torch.arange(len(known), device=known.device).repeat_interleave(repeats))
+        return self.rows(torch.arange(self.num_rows).repeat_interleave(repeats))
 
-    def mask(self, given: Any, num_rows: int, num_new: int, device: torch.device) -> Tensor:
-        """Return the mask (B, P + n) over the P cached tokens and n new ones.
+    def with_new(
+        self, given: Tensor | None, num_rows: int, num_new: int, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """Return masks over cached and new tokens: (B, P + n) over those that run, and (B, C + n) over the caller's.
 
         Args:
-            given: the caller's mask (B, C + n), over the C tokens of the conversation and the new ones; None hides
-                nothing but the padding.
+            given: the caller's mask (B, C + n); None hides nothing but padding.
 
         Raises:
-            ValueError: if it covers other tokens, or hides tokens of a prompt that was shortened.
+            ValueError: if it covers other tokens, or hides others than before of a prompt that was shortened.
         """
         shape = (num_rows, self.caller_length + num_new)
         if given is not None and tuple(given.shape) != shape:
@@ -112,26 +115,24 @@ class Conversation:
                 f"`attention_mask` is {tuple(given.shape)}, but must be {shape}: it covers the {self.caller_length} "
                 f"tokens of the conversation for which the KV cache stands, and {num_new} new ones."
             )
-        if given is None:
-            given = torch.ones(shape, dtype=torch.long, device=device)
-        if not self.is_short or self.padding is None:
-            return given
-        short = (torch.arange(self.length, device=device) >= self.padding.to(device)).to(given.dtype)
-        hidden = given[:, : self.caller_length].cumsum(dim=1) > 0
-        if bool((hidden & (given[:, : self.caller_length] == 0)).any()):
+        if self.masks is None:
+            of_caller = torch.ones(shape, dtype=torch.long, device=device) if given is None else given
+            return of_caller, of_caller
+        cached, before = (each.long().to(device) for each in self.masks)
+        num_before = before.shape[1]
+        of_caller = nn.functional.pad(before, (0, shape[1] - num_before), value=1) if given is None else given
+        if not torch.equal(of_caller[:, :num_before].bool(), before.bool()):
             raise ValueError(
-                "`attention_mask` hides tokens of a prompt in the KV cache that the model shortened. Hide none, or "
-                "write prompts with this project's processor, which are short from the start."
+                "`attention_mask` hides other tokens than before, of a prompt in the KV cache that the model "
+                "shortened. Hide the same ones, or write prompts with this project's processor, which are short from "
+                "the start."
             )
-        return torch.cat([short, given[:, self.caller_length :]], dim=1)
+        return torch.cat([cached.to(of_caller.dtype), of_caller[:, num_before:]], dim=1), of_caller
 
     def note_on(self, cache: Any) -> None:
-        """Attach it to a cache, if the stock class would not know it by itself."""
-        if cache is None:
-            return
-        if self.is_short or self.offset is not None:
+        """Attach it to a cache."""
+        if cache is not None and self.is_known:
             cache.__class__ = remembering(type(cache))
-        if isinstance(cache, RemembersConversation):
             cache.conversation = self
 
 

@@ -210,7 +210,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         before = Conversation.of(inputs.get(CACHE), len(inputs[name]))
         if has_whole_conversation:
             past, inputs[name] = inputs[name].tensor_split([before.caller_length], dim=1)
-            self._check_known_positions(past, inputs, before)
+            self._check_known(past, before, settings)
         inputs = self.with_videos(inputs, settings)
         tokens = inputs[name]
         features = self._chosen(inputs, settings, overrides, encode or self._only_video_features)
@@ -218,12 +218,15 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             inputs = self._with_all_features(inputs, overrides, encode or self._only_video_features)
             layout = None
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
+                if inputs.get("attention_mask") is None and before.masks is not None:
+                    inputs["attention_mask"], _ = before.with_new(None, *tokens.shape[:2], tokens.device)
                 return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
         else:
             inputs, layout = self._laid_out(inputs, name, features)
-        has_features = (inputs.get("mm_encoder_outputs") or {}).get("video") is not None
-        if has_features and not has_whole_conversation:  # `generate` encodes images by itself
-            inputs = self._with_images_encoded(inputs)
+        if (inputs.get("mm_encoder_outputs") or {}).get("video") is not None:
+            before = replace(before, is_known=True)
+            if not has_whole_conversation:  # `generate` encodes images by itself
+                inputs = self._with_images_encoded(inputs)
         return self._with_positions(inputs, tokens, layout, before, settings, has_whole_conversation)
 
     # --- Which tokens stay
@@ -395,14 +398,17 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         num_rows, num_new = tokens.shape[:2]
         num_run = num_new if layout is None else layout.order.shape[1]
         after = before.later(num_new, num_run)
-        if layout is None and not self.uses_mrope and not before.is_short and before.offset is None:
+        if layout is None and not self.uses_mrope and before.masks is None and before.offset is None:
             return Prepared(self.with_token_types(inputs), None, after)
         if not self.uses_mrope or has_whole_conversation or length == 0:
             offset = before.offset
         else:
             offset = self._known_offset(before)
         is_own_mask = given is not None and not is_2d(given)  # Such a mask says nothing about positions.
-        mask = before.mask(None if is_own_mask else given, num_rows, num_new, tokens.device)
+        if is_own_mask and layout is not None:
+            shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
+        mask, callers_mask = before.with_new(None if is_own_mask else given, num_rows, num_new, tokens.device)
         of_caller = mask[:, length:]
         attended = of_caller if layout is None else layout.laid_out(of_caller)
         mask = torch.cat([mask[:, :length], attended], dim=1)
@@ -412,6 +418,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         order = positions_by_order(mask)[:, length:]
         positions, following = None, start + attended.sum(dim=1, keepdim=True)
         is_original = layout is not None and settings.compression_positions == "original"
+        is_shortened = before.masks is not None or (layout is not None and layout.lengths is None)
         if self.uses_mrope:
             rotary = None
             if layout is not None or self.has_positions_of_its_own(inputs):
@@ -427,12 +434,12 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             full = layout.in_full(of_caller, 1)
             positions = start + positions_by_order(full).gather(1, layout.places)
             following = start + full.sum(dim=1, keepdim=True)
-        elif offset is not None or before.is_short or num_run != num_new:
+        elif offset is not None or is_shortened:
             positions = start + positions_by_order(attended)
         if self.uses_mrope or is_original or offset is not None:
-            after = replace(after, offset=following - num_tokens)
-        if after.is_short:
-            after = replace(after, padding=(mask.cumsum(dim=1) == 0).sum(dim=1, keepdim=True))
+            after = replace(after, is_known=True, offset=following - num_tokens)
+        if is_shortened:
+            after = replace(after, is_known=True, masks=(mask.bool(), callers_mask.bool()))
         inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, layout)
         if not is_own_mask and (given is not None or not bool(mask.all())):
             inputs = inputs | {"attention_mask": mask}
@@ -475,19 +482,27 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             )
         return before.offset
 
-    def _check_known_positions(self, past: Tensor, inputs: dict[str, Any], before: Conversation) -> None:
-        """Check that it is known where the positions of a conversation's cached tokens end.
+    def _check_known(self, past: Tensor, before: Conversation, settings: CompressionSettings) -> None:
+        """Check that it is known what a cache holds of a conversation with images or videos.
 
         Args:
             past: ids or embeddings of the cached tokens.
 
         Raises:
-            ValueError: if images or videos are among them, and it is not.
+            ValueError: if it is not.
         """
-        if self.uses_mrope and before.offset is None and past.shape[1]:
-            kinds = self.kinds(past if past.ndim == 2 else self.ids_like(past))
-            if bool((kinds > TEXT).any()):
-                self._known_offset(before)
+        if before.is_known or not past.shape[1]:
+            return
+        kinds = self.kinds(past if past.ndim == 2 else self.ids_like(past))
+        if self.uses_mrope and bool((kinds > TEXT).any()):
+            self._known_offset(before)
+        if settings.may_drop and bool((kinds == VIDEO).any()):
+            raise ValueError(
+                f"The KV cache holds {before.length} tokens with videos among them, and it is not known whether the "
+                "model shortened their prompt: another model filled it, or it was rebuilt from keys and values. Pass "
+                "the cache that this model's `generate` or `forward` filled, pass `retention_ratio=1.0` if it holds "
+                "the prompt as it is, or start over without it."
+            )
 
     def _warn_of_length(self, position_ids: Tensor) -> None:
         limit = positions_made_for(self.config.get_text_config())

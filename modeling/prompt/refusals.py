@@ -1,5 +1,7 @@
-"""What is refused, since it cannot be done right, in tables that docs/limits.md shows. A value that does not fit, such as
-a mask of another length, is refused where it is read."""
+"""What is refused, since it cannot be done right, in tables that docs/limits.md shows.
+
+A value that does not fit, such as a mask of another length, is refused where it is read.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

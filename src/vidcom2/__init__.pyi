@@ -74,7 +74,6 @@ from .modeling.families.modeling_vidcom2_video_llama_3 import (
 from .modeling.methods.compression import VideoCompression, VideoTokens, most_unique_tokens
 from .modeling.methods.method_vidcom2 import frame_budgets
 from .modeling.methods.users_methods import TokenMerge, register_compression_method, register_score_method
-from .modeling.prompt.conversation_cache import labels_at
 from .recommended import RECOMMENDED
 from .video.reading import Video, read_video
 
@@ -141,7 +140,6 @@ __all__ = [
     "compress",
     "explain",
     "frame_budgets",
-    "labels_at",
     "load",
     "load_watched",
     "most_unique_tokens",

@@ -14,7 +14,7 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import ALL_TOKENS, COMPRESSION_METHODS, CompressionSettings
 from ..modeling.methods.compression import VideoCompression
-from ..modeling.prompt.conversation_cache import positions_made_for
+from ..modeling.prompt.prompt_compression import positions_made_for
 from ..video.reading import Video
 from .generation import EncodedVideos, compress, encode, generate
 from .prompting import prepare_inputs, scored_frames

@@ -15,7 +15,7 @@ from transformers import BatchFeature, DynamicCache
 from transformers.utils.generic import ModelOutput
 
 from vidcom2 import compress
-from vidcom2.configuration.compression_settings import SETTING_NAMES
+from vidcom2.configuration.compression_settings import NUM_KEPT, SETTING_NAMES
 
 
 def labels_of(family: Family, inputs: BatchFeature) -> Tensor:
@@ -211,7 +211,7 @@ def test_a_mask_that_fits_neither_the_conversation_nor_the_cache_is_refused(fami
     out = family.model(**inputs, use_cache=True)
     token = out.logits[:, -1:].argmax(-1)
     mask = torch.ones(1, inputs["input_ids"].shape[1], dtype=torch.long)
-    with pytest.raises(ValueError, match=r"over the .* tokens of the conversation"):
+    with pytest.raises(ValueError, match=r"covers the .* tokens of the conversation"):
         family.model(input_ids=token, attention_mask=mask, past_key_values=out.past_key_values)
 
 
@@ -231,7 +231,7 @@ def test_forward_takes_the_stock_classs_arguments_in_its_order_with_and_without_
     for ours, theirs in ((family.model, stock), (family.model.model, stock.model)):
         given = inspect.signature(type(ours).forward).parameters
         expected = inspect.signature(type(theirs).forward).parameters
-        added = {*SETTING_NAMES, *family.case.model_class.inner_class.video_arguments} - set(expected)
+        added = {NUM_KEPT, *SETTING_NAMES, *family.case.model_class.inner_class.video_arguments} - set(expected)
         assert [name for name in given if name not in added] == list(expected) and added <= set(given)
     text = family.inputs(family.prompt("Hello."))
     for ours, theirs in ((family.model, stock), (family.model.model, stock.model)):

@@ -217,7 +217,6 @@ def test_forward_and_generate_equal_those_of_the_prompt_compressed_by_hand(
     theirs = parent(inputs_embeds=embeddings)
     ours = model(**inputs)
     torch.testing.assert_close(ours.logits[:, remaining], theirs.logits, rtol=0, atol=1e-4)
-    assert ours.prompt_positions[0].unique().tolist() == remaining
     kwargs = {"max_new_tokens": 5, "do_sample": False, "repetition_penalty": 1.0}
     for beams in (1, 2):
         theirs = parent.generate(inputs_embeds=embeddings, num_beams=beams, **kwargs)

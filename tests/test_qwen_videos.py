@@ -192,7 +192,7 @@ def positions_by_hand(family: Family, inputs: BatchFeature) -> Tensor:
 def test_positions_of_frames_are_as_far_apart_as_their_times(attentive: Family) -> None:
     inputs = two_videos(attentive, 0.4375, 1.3125)
     expected = positions_by_hand(attentive, inputs)
-    remaining = attentive.model(**inputs).prompt_positions.unique()
+    _, remaining = compressed_embeddings(attentive, inputs, RETENTION_RATIO)
     for ratio, rows in ((RETENTION_RATIO, remaining), (1.0, torch.arange(expected.shape[1]))):
         with seen_positions(attentive.model) as seen:
             attentive.model(**inputs, retention_ratio=ratio)

@@ -91,7 +91,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             outputs = super().forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, return_dict=True)
         else:
             if labels is not None:
-                inputs = inputs | _labels(labels, inputs, call.layout)
+                inputs = inputs | _labels(labels, inputs, call.layout, logits_to_keep)
             outputs = super().forward(**inputs, return_dict=True)
             layout, wanted = call.layout, logits_to_keep
             if isinstance(wanted, int):  # 0 takes all of them.
@@ -295,9 +295,13 @@ def _check_whole_conversation(tokens: Tensor, mask: Any, before: Conversation) -
         )
 
 
-def _labels(labels: Tensor, inputs: dict[str, Any], layout: Layout) -> dict[str, Tensor]:
+def _labels(labels: Tensor, inputs: dict[str, Any], layout: Layout, logits_to_keep: Any) -> dict[str, Tensor]:
     """Return the arguments of a loss over the tokens that stay, from those of the caller's prompt."""
     shape, shifted = layout.rows.shape, inputs.get("shift_labels")
+    if not isinstance(logits_to_keep, int) or logits_to_keep:
+        raise ValueError(
+            f"`logits_to_keep` is {logits_to_keep}, but `labels` need the logits of the whole prompt. Pass one of them."
+        )
     for name, value in (("labels", labels), ("shift_labels", shifted)):
         if value is not None and value.shape != shape:
             raise ValueError(

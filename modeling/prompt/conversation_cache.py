@@ -58,9 +58,10 @@ class Conversation:
         known: Conversation | None = getattr(cache, "conversation", None)
         if known is None or length == 0:
             return cls(length, length)
-        if known.masks is not None and length < known.masks[0].shape[1]:
+        least = min(length, known.length)
+        if known.masks is not None and least < known.masks[0].shape[1]:
             raise ValueError(
-                f"The KV cache was cropped to {length} tokens, into a prompt of {known.masks[1].shape[1]} tokens that "
+                f"The KV cache was cropped to {least} tokens, into a prompt of {known.masks[1].shape[1]} tokens that "
                 f"the model shortened to {known.masks[0].shape[1]}. Start over without it, or write prompts with this "
                 "project's processor, which are short from the start."
             )
@@ -159,6 +160,12 @@ class RemembersConversation(ParentCache):
         if self.conversation is not None:
             self.conversation = self.conversation.rows(torch.as_tensor(indices))
 
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        super().crop(*args, **kwargs)
+        known, length = self.conversation, int(self.get_seq_length())
+        if known is not None and length < known.length:
+            self.conversation = known.later(length - known.length) if length else None
+
     def reset(self) -> None:
         super().reset()
         self.conversation = None
@@ -180,12 +187,10 @@ class RemembersConversation(ParentCache):
 
     def _check_user(self) -> None:
         known = self.conversation
-        if (
-            known is None
-            or self.in_use
-            or not (known.is_short or bool(known.offset is not None and known.offset.any()))
-        ):
+        if known is None or self.in_use:
             return
+        if known.masks is None and (known.offset is None or not known.offset.any()):
+            return  # It is as the stock class would have filled it.
         raise ValueError(
             f"The KV cache holds {known.caller_length} tokens of a conversation with images or videos that a VidCom² "
             "model ran, and another model does not know where their positions end, or what was dropped. Continue with "

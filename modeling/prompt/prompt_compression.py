@@ -136,9 +136,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
     def has_positions_of_its_own(self, inputs: dict[str, Any]) -> bool:
         """Whether new tokens have other M-RoPE positions than their order, since images or videos are among them."""
-        pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
-        encoded = (inputs.get("mm_encoder_outputs") or {}).values()
-        return any(each is not None for each in (*pixels, *encoded))
+        return _has_media(inputs)
 
     # -----------------------------------------------------------------------------------------------------------------
     # forward
@@ -223,10 +221,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
         else:
             inputs, layout = self._laid_out(inputs, name, features)
-        if (inputs.get("mm_encoder_outputs") or {}).get("video") is not None:
+        if _has_media(inputs):
             before = replace(before, is_known=True)
-            if not has_whole_conversation:  # `generate` encodes images by itself
-                inputs = self._with_images_encoded(inputs)
+        if (inputs.get("mm_encoder_outputs") or {}).get("video") is not None and not has_whole_conversation:
+            inputs = self._with_images_encoded(inputs)  # `generate` does this by itself
         return self._with_positions(inputs, tokens, layout, before, settings, has_whole_conversation)
 
     # --- Which tokens stay
@@ -515,6 +513,12 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "(`max_position_embeddings` and its scaling), so its answer may be poor. Pass fewer frames or a "
                 "smaller `retention_ratio`."
             )
+
+
+def _has_media(inputs: dict[str, Any]) -> bool:
+    pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
+    encoded = (inputs.get("mm_encoder_outputs") or {}).values()
+    return any(each is not None for each in (*pixels, *encoded))
 
 
 def positions_made_for(text_config: Any) -> int | None:

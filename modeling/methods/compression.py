@@ -292,8 +292,8 @@ def within_budget(
     if budget is None or num_tokens <= budget:
         return compress(settings)
     method = COMPRESSION_METHODS[settings.compression_method]
-    is_known = method.count is not None and method.keeps_by_sizes(settings.compression_rounding)
-    exceeds = is_known and exact_total(num_frames, tokens_per_frame, settings.retention_ratio) > budget
+    count = method.count if method.keeps_by_sizes(settings.compression_rounding) else None
+    exceeds = count is not None and count(num_frames, tokens_per_frame, settings.retention_ratio) > budget
     if settings.retention_ratio < 1.0 and not exceeds:
         result = compress(settings)
         if kept(result) <= budget:
@@ -323,16 +323,16 @@ def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_f
     function_of("compression_method", method.name)  # which is refused if it is not here
     if not method.keeps_by_sizes(settings.compression_rounding):
         raise ValueError(
-            f"`compression_rounding` is {settings.compression_rounding!r}, with which the number of kept tokens depends "
-            'on what a video shows, but a prompt is written before the video is encoded. Set it to "exact", or write '
-            "the prompt with the stock processor, which the model shortens."
+            f"`compression_rounding` is {settings.compression_rounding!r}, so what a video shows decides how many "
+            "tokens stay, but a prompt is written before the video is encoded. Set it to "
+            '"exact", or write the prompt with the stock processor, and the model shortens it.'
         )
     count = method.count
     if count is None:
         raise ValueError(
-            f"`compression_method` is {method.name!r}, which was registered without `count`, so it is not known how many "
-            "tokens a prompt needs. Register it with `count=...`, or write the prompt with the stock processor, which "
-            "the model shortens."
+            f"`compression_method` is {method.name!r}, which does not say how many tokens stay, but a prompt is "
+            "written before the video is encoded. Register it with `count=...`, or write the prompt with the stock "
+            "processor, and the model shortens it."
         )
 
     def at_ratio(of: CompressionSettings) -> int:

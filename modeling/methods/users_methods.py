@@ -165,7 +165,7 @@ def ranked_in_frames(scores: Tensor, settings: CompressionSettings) -> VideoComp
 
 def ranked_over_video(scores: Tensor, settings: CompressionSettings) -> VideoCompression:
     """Keep the tokens with the highest scores in the whole video."""
-    num_kept = video_total(*scores.shape, settings.retention_ratio)
+    num_kept = video_total(len(scores), scores.shape[1], settings.retention_ratio)
     return VideoCompression(*most_unique_tokens_of_video(scores, num_kept), token_uniqueness=scores)
 
 

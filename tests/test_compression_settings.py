@@ -19,7 +19,7 @@ DEFAULTS = {
     "retention_ratio": 0.25,
     "compression_method": "vidcom2",
     "compression_scoring": "paper",
-    "compression_rounding": "ceil",
+    "compression_rounding": "exact",
     "compression_temperature": 0.01,
     "compression_frame_score": "mean",
     "compression_window": None,
@@ -100,10 +100,11 @@ def test_defaults_are_those_of_the_design() -> None:
     assert {name: getattr(CompressionSettings(), name) for name in DEFAULTS} == DEFAULTS
 
 
-def test_compress_has_the_same_settings_with_the_same_defaults() -> None:
+def test_compress_has_the_same_settings_with_the_same_defaults_but_for_the_papers_rounding() -> None:
     parameters = list(inspect.signature(compress).parameters.values())
     assert parameters[0].name == "video_tokens"
-    assert {parameter.name: parameter.default for parameter in parameters[1:]} == DEFAULTS
+    defaults = {parameter.name: parameter.default for parameter in parameters[1:]}
+    assert defaults == DEFAULTS | {"compression_rounding": "ceil"} and list(defaults) == list(DEFAULTS)
     assert parameters[1].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD  # compress(tokens, 0.25)
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters[2:])
 

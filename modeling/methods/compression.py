@@ -317,7 +317,8 @@ def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_f
     """Return K, how many of a video's T·M tokens stay, from its sizes alone.
 
     Raises:
-        ValueError: if K depends on what the video shows, or the budget is too small for the method.
+        ValueError: if K depends on what the video shows, if the ratio or the budget is too small for the method, or if
+            a user's count returns no number of tokens.
     """
     method = COMPRESSION_METHODS[settings.compression_method]
     function_of("compression_method", method.name)  # which is refused if it is not here
@@ -339,7 +340,13 @@ def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_f
         is_whole = of.retention_ratio == 1.0
         return num_frames * tokens_per_frame if is_whole else count(num_frames, tokens_per_frame, of.retention_ratio)
 
-    return within_budget(settings, num_frames, tokens_per_frame, at_ratio, kept=lambda number: number)
+    number = within_budget(settings, num_frames, tokens_per_frame, at_ratio, kept=lambda number: number)
+    if not isinstance(number, int) or not 1 <= number <= num_frames * tokens_per_frame:
+        raise ValueError(
+            f"`count` of `compression_method={method.name!r}` is {number!r:.100} for {num_frames} frames of "
+            f"{tokens_per_frame} tokens, but must be an int from 1 to {num_frames * tokens_per_frame}."
+        )
+    return number
 
 
 # ---------------------------------------------------------------------------------------------------------------------

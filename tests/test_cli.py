@@ -279,7 +279,7 @@ SETTINGS = {
     "retention_ratio": 0.5,
     "compression_method": "random",
     "compression_scoring": "released",
-    "compression_rounding": "exact",
+    "compression_rounding": "ceil",
     "compression_temperature": 0.1,
     "compression_frame_score": "max",
     "compression_window": 2,

@@ -147,10 +147,10 @@ def test_an_unknown_setting_and_one_by_position_are_errors() -> None:
 
 
 def test_settings_with_another_ratio_do_not_change_the_original() -> None:
-    original = CompressionSettings(retention_ratio=0.5, compression_rounding="exact", compression_window=4)
+    original = CompressionSettings(retention_ratio=0.5, compression_rounding="round", compression_window=4)
     assert original.compression_settings() == original
     changed = original.compression_settings(retention_ratio=0.15)
-    assert (changed.retention_ratio, changed.compression_rounding, changed.compression_window) == (0.15, "exact", 4)
+    assert (changed.retention_ratio, changed.compression_rounding, changed.compression_window) == (0.15, "round", 4)
     assert original.retention_ratio == 0.5
     with pytest.raises(ValueError, match="`retention_ratio` is 0,"):
         original.compression_settings(retention_ratio=0)

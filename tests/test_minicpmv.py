@@ -140,7 +140,6 @@ def test_asking_about_large_frames_makes_no_slices(sliced: Pair) -> None:
 @torch.no_grad()
 def test_the_other_downsample_mode_has_four_times_as_many_tokens() -> None:
     pair = Pair(SIZES["whole"])
-    pair.model.config.compression_rounding = "exact"
     inputs = pair.inputs(f"{VIDEO}What?", lengths=(4,), downsample_mode="4x")
     numbers = {"num_frames_per_video": torch.tensor([4])}
     settings = {"retention_ratio": 0.5, "downsample_mode": "4x"}

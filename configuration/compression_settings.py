@@ -363,6 +363,7 @@ COUNTED_BY = ("retention_ratio", "compression_method", "max_video_tokens")
 NUM_KEPT = "num_kept_video_tokens"
 _FIELDS = {setting.name: setting for setting in fields(CompressionSettings)}
 SETTING_NAMES = tuple(_FIELDS)
+OF_COMPRESS = ("compression_rounding", "ceil")  # the default of `compress`, which no method refuses
 # In a call, None stands for the config's value, so there a budget that no video exceeds stands for no budget.
 NO_BUDGET = 2**62
 ALL_TOKENS: dict[str, Any] = {"retention_ratio": 1.0, "max_video_tokens": NO_BUDGET}
@@ -406,7 +407,7 @@ def checked_setting(name: str, value: Any) -> Any:
 
 
 def check_all_read(settings: Mapping[str, Any]) -> None:
-    """Check that the methods read every setting that is not at its default.
+    """Check that the methods read every setting that is not at its default, here or in `compress`.
 
     Args:
         settings: all settings by name.
@@ -417,7 +418,7 @@ def check_all_read(settings: Mapping[str, Any]) -> None:
     for setting, table in TABLES.items():
         method = table[settings[setting]]
         for name, value in settings.items():
-            if not method.reads(name) and value != _FIELDS[name].default:
+            if not method.reads(name) and value != _FIELDS[name].default and (name, value) != OF_COMPRESS:
                 raise _unread(name, value, setting, method)
 
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
+from ..configuration.compression_settings import CompressionSettings
 from .methods.compression import VideoCompression, VideoTokens, compress_with
 from .registered_methods import METHODS as METHODS  # so that all methods are here
 
@@ -32,8 +32,9 @@ def compress(
             some methods need more than the tokens.
         retention_ratio: fraction of the tokens to keep, in (0, 1].
         compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` and the
-            settings of the vision tower, `vision_...`, are for models, and select nothing. Unlike configs, whose
-            processors must know K, this rounds up (`"ceil"`) as Algorithm 1 does.
+            settings of the vision tower, `vision_...`, are for models, and select nothing. The default of
+            `compression_rounding` is that of Algorithm 1, `"ceil"`; that of configs is `"exact"`, with which a
+            processor knows K.
 
     Returns:
         A `VideoCompression` on the device of `video_tokens`. The kept features are
@@ -44,9 +45,6 @@ def compress(
             is not a non-empty 3-D float tensor, or if the method cannot keep as few
             tokens as `max_video_tokens` says.
     """
-    method = COMPRESSION_METHODS.get(compression_method)
-    if compression_rounding == "ceil" and method is not None and not method.reads("compression_rounding"):
-        compression_rounding = "exact"  # the method decides by itself
     settings = CompressionSettings(
         retention_ratio=retention_ratio,
         compression_method=compression_method,

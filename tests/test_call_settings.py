@@ -17,7 +17,7 @@ CHANGED: dict[str, Any] = {
     "retention_ratio": 0.5,
     "compression_method": "random",
     "compression_scoring": "released",
-    "compression_rounding": "exact",
+    "compression_rounding": "ceil",
     "compression_temperature": 0.5,
     "compression_frame_score": "uniform",
     "compression_window": 2,

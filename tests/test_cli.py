@@ -32,7 +32,7 @@ from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.errors import OptionError
 from vidcom2.families import FAMILIES
 from vidcom2.measuring.results import write_results
-from vidcom2.recommended import RECOMMENDED
+from vidcom2.presets import RECOMMENDED
 from vidcom2.tiny.llava import tiny_llava_onevision
 from vidcom2.toys import TOY
 
@@ -279,7 +279,7 @@ SETTINGS = {
     "retention_ratio": 0.5,
     "compression_method": "random",
     "compression_scoring": "released",
-    "compression_rounding": "exact",
+    "compression_rounding": "ceil",
     "compression_temperature": 0.1,
     "compression_frame_score": "max",
     "compression_window": 2,

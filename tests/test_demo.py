@@ -285,7 +285,7 @@ def test_the_controls_offer_all_that_the_settings_accept_and_the_method_and_mode
         with pytest.raises(ValueError, match=", ".join(map(repr, control.choices))):
             checked_setting(control.setting, "nothing")
     for method in COMPRESSION_METHODS:
-        overrides = overrides_of(0.5, method, CONTROLS, ("original", "exact", "released", "max"))
+        overrides = overrides_of(0.5, method, CONTROLS, ("original", "round", "released", "max"))
         answerer.settings(overrides)  # raises on a setting that the method does not read
         assert overrides["compression_positions"] == "original"
     controls = controls_of(Checkpoint("tiny", family.model, family.processor))

@@ -10,6 +10,7 @@ import torch
 from llava_video_original import Sizes, image_tokens, video_tokens, write_original
 from models import make_image, make_video
 from PIL import Image
+from reference import EXACT
 from torch import Tensor
 from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
 
@@ -180,7 +181,7 @@ def test_newlines_are_kept_where_the_setting_says(
     side = SIDES[mode]
 
     tokens = torch.stack([t for i, t in enumerate(full) if (i + 1) % (side + 1)])  # every (side + 1)-th is a newline
-    expected = compress(tokens.reshape(4, side**2, -1), 0.25)
+    expected = compress(tokens.reshape(4, side**2, -1), 0.25, **EXACT)
     assert torch.equal(features.video_compressions[0].indices, expected.indices)
     order = rows_by_hand(set(expected.indices.tolist()), 4, side, newlines)
     assert torch.equal(features.pooler_output[0], full[order])
@@ -196,7 +197,7 @@ def prompt_by_hand(
     ids = inputs["input_ids"][0]
     (full,) = model.model.parent_video_features(pixel_values_videos=inputs["pixel_values_videos"]).pooler_output
     tokens = torch.stack([t for i, t in enumerate(full) if (i + 1) % 4])
-    kept = compress(tokens.reshape(4, 9, -1), 0.25).indices.tolist()
+    kept = compress(tokens.reshape(4, 9, -1), 0.25, **EXACT).indices.tolist()
     order = rows_by_hand(set(kept), 4, 3, newlines)
     places = (ids == model.config.video_token_id).nonzero().flatten().tolist()
     embeddings = model.get_input_embeddings()(ids)

@@ -21,6 +21,7 @@ from test_cosmos3_edge import as_released
 from test_load import rename_processor
 from transformers import AutoProcessor, LlavaOnevisionProcessor
 
+from vidcom2 import PAPER
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from vidcom2.errors import OptionError
@@ -317,7 +318,7 @@ def test_a_vision_method_that_the_familys_tower_cannot_run_is_not_published(card
 def test_every_setting_is_published_and_shown_in_the_cards_command(
     case: ModelCase, base_folder: Path, api: HfApi, tmp_path: Path
 ) -> None:
-    settings = {"retention_ratio": 0.4, "compression_rounding": "exact", "compression_window": 3}
+    settings = {"retention_ratio": 0.4, "compression_rounding": "ceil", "compression_window": 3}
     if case.name == "llava_video":
         settings["compression_newlines"] = "occupied"
     options = PublishOptions(base=str(base_folder), repo=REPO, settings=settings, verify=False, dry_run=True)
@@ -350,11 +351,11 @@ def test_bad_settings_are_refused(onevision_folder: Path, api: HfApi, tmp_path: 
 
 def test_the_bases_settings_are_kept_unless_replaced(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(onevision_folder, tmp_path / "tuned"))
-    edit_config(folder, retention_ratio=0.6, compression_rounding="exact")
+    edit_config(folder, retention_ratio=0.6, compression_rounding="round")
     for i, (settings, expected) in enumerate((({}, 0.6), ({"retention_ratio": 0.1}, 0.1))):
         staged = stage(local_base(folder), tmp_path / f"staged{i}", settings, card)
         config = json.loads((staged.folder / "config.json").read_text())
-        assert (config["retention_ratio"], config["compression_rounding"]) == (expected, "exact")
+        assert (config["retention_ratio"], config["compression_rounding"]) == (expected, "round")
     edit_config(folder, retention_ratio=2)
     with pytest.raises(CheckpointError, match=r"the settings for 'tuned' cannot be used: .*`retention_ratio` is 2"):
         stage(local_base(folder), tmp_path / "wrong", {}, card)
@@ -400,8 +401,8 @@ def test_the_card_describes_the_repo(case: ModelCase, base_folder: Path, card: C
 def test_the_card_says_how_vllm_serves_it(onevision_folder: Path, card: CardOptions) -> None:
     base, served = local_base(onevision_folder), f"`vllm serve {REPO} --trust-remote-code"
     for settings, command in (
-        ({}, f"""{served} --hf-overrides '{{"compression_rounding": "exact"}}'`"""),
-        ({"compression_rounding": "exact"}, f"{served}`"),
+        ({}, f"{served}`"),
+        (PAPER, f"""{served} --hf-overrides '{{"compression_rounding": "exact"}}'`"""),
         ({"compression_method": "evs"}, f"{served}`"),
         ({"compression_positions": "original"}, "vLLM cannot serve it with these settings"),
         ({"vision_method": "skip_repeated"}, "vLLM cannot serve it with these settings"),

@@ -292,8 +292,8 @@ def within_budget(
     if budget is None or num_tokens <= budget:
         return compress(settings)
     method = COMPRESSION_METHODS[settings.compression_method]
-    is_known = method.count is not None and method.keeps_by_sizes(settings.compression_rounding)
-    exceeds = is_known and exact_total(num_frames, tokens_per_frame, settings.retention_ratio) > budget
+    count = method.count if method.keeps_by_sizes(settings.compression_rounding) else None
+    exceeds = count is not None and count(num_frames, tokens_per_frame, settings.retention_ratio) > budget
     if settings.retention_ratio < 1.0 and not exceeds:
         result = compress(settings)
         if kept(result) <= budget:
@@ -317,29 +317,36 @@ def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_f
     """Return K, how many of a video's T·M tokens stay, from its sizes alone.
 
     Raises:
-        ValueError: if K depends on what the video shows, or the budget is too small for the method.
+        ValueError: if K depends on what the video shows, if the ratio or the budget is too small for the method, or if
+            a user's count returns no number of tokens.
     """
     method = COMPRESSION_METHODS[settings.compression_method]
     function_of("compression_method", method.name)  # which is refused if it is not here
     if not method.keeps_by_sizes(settings.compression_rounding):
         raise ValueError(
-            f"`compression_rounding` is {settings.compression_rounding!r}, so how many tokens stay depends on what a "
-            'video shows, but a prompt is written before the video is encoded. Set it to "exact", or write the prompt '
-            "with the stock processor, which the model shortens."
+            f"`compression_rounding` is {settings.compression_rounding!r}, so what a video shows decides how many "
+            "tokens stay, but a prompt is written before the video is encoded. Set it to "
+            '"exact", or write the prompt with the stock processor, and the model shortens it.'
         )
     count = method.count
     if count is None:
         raise ValueError(
-            f"`compression_method` is {method.name!r}, which was registered without `count`, so it is not known how "
-            "many tokens a prompt needs. Register it with `count=...`, or write the prompt with the stock processor, "
-            "which the model shortens."
+            f"`compression_method` is {method.name!r}, which does not say how many tokens stay, but a prompt is "
+            "written before the video is encoded. Register it with `count=...`, or write the prompt with the stock "
+            "processor, and the model shortens it."
         )
 
     def at_ratio(of: CompressionSettings) -> int:
         is_whole = of.retention_ratio == 1.0
         return num_frames * tokens_per_frame if is_whole else count(num_frames, tokens_per_frame, of.retention_ratio)
 
-    return within_budget(settings, num_frames, tokens_per_frame, at_ratio, kept=lambda number: number)
+    number = within_budget(settings, num_frames, tokens_per_frame, at_ratio, kept=lambda number: number)
+    if not isinstance(number, int) or not 1 <= number <= num_frames * tokens_per_frame:
+        raise ValueError(
+            f"`count` of `compression_method={method.name!r}` is {number!r:.100} for {num_frames} frames of "
+            f"{tokens_per_frame} tokens, but must be an int from 1 to {num_frames * tokens_per_frame}."
+        )
+    return number
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
@@ -95,10 +96,12 @@ def register_compression_method(
             function.
     """
     check_registration("compression method", name, settings, SETTING_NAMES)
+    if count is not None and not callable(count):
+        raise ValueError(f"`count` of method {name!r} is {count!r:.100}, but must be a function of T, M and R.")
 
     def register(function: AnyCompress) -> AnyCompress:
-        row = CompressionMethod(name=name, settings=tuple(settings), count=count, function=checked(name, function))
-        enter("compression_method", row)
+        row = CompressionMethod(name=name, settings=tuple(settings), count=count)
+        enter("compression_method", checked(row, function))
         return function
 
     return register
@@ -147,8 +150,8 @@ def register_score_method(
             return rank(checked_scores(name, given, video), of_call)
 
         of_both = tuple(dict.fromkeys((*read, *settings)))
-        row = CompressionMethod(name=name, settings=of_both, count=count, function=checked(name, compress))
-        enter("compression_method", row)
+        row = CompressionMethod(name=name, settings=of_both, count=count)
+        enter("compression_method", checked(row, compress))
         return function
 
     return register
@@ -165,7 +168,7 @@ def ranked_in_frames(scores: Tensor, settings: CompressionSettings) -> VideoComp
 
 def ranked_over_video(scores: Tensor, settings: CompressionSettings) -> VideoCompression:
     """Keep the tokens with the highest scores in the whole video."""
-    num_kept = video_total(*scores.shape, settings.retention_ratio)
+    num_kept = video_total(len(scores), scores.shape[1], settings.retention_ratio)
     return VideoCompression(*most_unique_tokens_of_video(scores, num_kept), token_uniqueness=scores)
 
 
@@ -255,27 +258,30 @@ def _place(function: Any) -> tuple[str, str]:
     return function.__module__, function.__qualname__
 
 
-def checked(name: str, compress: Compress) -> Compress:
-    """Make a function keep all tokens at the ratio 1, without being called, and check what it does otherwise."""
+def checked(method: CompressionMethod, compress: Compress) -> CompressionMethod:
+    """Give a method its function. It keeps all tokens at the ratio 1 without being called, and is checked otherwise."""
 
     @functools.wraps(compress)
     def of_users(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
         if settings.retention_ratio == 1.0:
             return all_of(video)
         version = None if video.tokens.is_inference() else video.tokens._version
-        compression = _checked(name, compress(video, settings), video)
+        num_frames, per_frame, _ = video.tokens.shape
+        count = method.count if method.keeps_by_sizes(settings.compression_rounding) else None
+        number = None if count is None else count(num_frames, per_frame, settings.retention_ratio)
+        compression = _checked(method.name, compress(video, settings), video, number)
         if version is not None and video.tokens._version != version:
             raise ValueError(
-                f"`compression_method={name!r}` wrote into the video's tokens, which enter the model. Compute on a "
-                "copy: `.float()` makes none of a float32 tensor."
+                f"`compression_method={method.name!r}` wrote into the video's tokens, which enter the model. Compute "
+                "on a copy: `.float()` makes none of a float32 tensor."
             )
         return compression
 
-    return of_users
+    return replace(method, function=of_users)
 
 
-def _checked(name: str, compression: VideoCompression, video: VideoTokens) -> VideoCompression:
-    """Return what a registered method returned, if it is right.
+def _checked(name: str, compression: VideoCompression, video: VideoTokens, number: int | None) -> VideoCompression:
+    """Return what a registered method returned, if it is right. `number` is how many tokens it said it would keep.
 
     Raises:
         ValueError: otherwise, with what is wrong.
@@ -295,6 +301,7 @@ def _checked(name: str, compression: VideoCompression, video: VideoTokens) -> Vi
         require(fits and length in (None, len(value)), f"`{field}` that are not int64 {shape} on {device}")
     indices = compression.indices
     require(len(indices) > 0, "no token at all: keep at least one of a video")
+    require(number in (None, len(indices)), f"{len(indices)} tokens, but its `count` says {number}")
     in_order = bool((indices.diff() > 0).all()) and int(indices[0]) >= 0 and int(indices[-1]) < num_tokens
     require(in_order, f"`indices` that do not ascend within the {num_tokens} tokens")
     kept_of_frames = (indices // per_frame).bincount(minlength=num_frames)

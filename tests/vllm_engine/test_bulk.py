@@ -45,10 +45,9 @@ def test_the_rows_equal_those_of_transformers(name: str, tmp_path: Path) -> None
     lines = [json.dumps(each) + "\n" for each in mixed_requests(tmp_path, REPOS[name])]
     (tmp_path / "requests.jsonl").write_text("".join(lines))
     expected, found = tmp_path / "transformers.jsonl", tmp_path / "vllm.jsonl"
-    exact = ("--compression-rounding", "exact")
-    code, _, error = vidcom2(*command(repo, expected, tmp_path / "requests.jsonl", *exact, "--batch-size", 4))
+    code, _, error = vidcom2(*command(repo, expected, tmp_path / "requests.jsonl", "--batch-size", 4))
     assert code == 3, error
-    of_vllm = (*exact, "--engine", "vllm", "--engine-args", json.dumps(ENGINE_ARGS), "--batch-size", 8)
+    of_vllm = ("--engine", "vllm", "--engine-args", json.dumps(ENGINE_ARGS), "--batch-size", 8)
     # Only vLLM has a limit for prompts, and refuses them when the others are already running.
     lines.insert(3, json.dumps({"id": "long", "video": "0.mp4", "prompt": "What" + " now" * 300}) + "\n")
     (tmp_path / "for_vllm.jsonl").write_text("".join(lines))
@@ -71,9 +70,9 @@ def test_workers_of_ray_with_vllm_give_the_rows_of_transformers(tmp_path: Path) 
     lines = [json.dumps(each) + "\n" for each in mixed_requests(tmp_path, count)]
     (tmp_path / "requests.jsonl").write_text("".join(lines))
     expected, found = tmp_path / "transformers.jsonl", tmp_path / "ray.jsonl"
-    exact = ("--compression-rounding", "exact", "--batch-size", 4)
-    assert vidcom2(*command(repo, expected, tmp_path / "requests.jsonl", *exact))[0] == 3
-    on_ray = (*exact, "--engine", "ray", "--ray-workers", 2, "--device", "cpu", "--rows-per-part", 5)
+    in_fours = ("--batch-size", 4)
+    assert vidcom2(*command(repo, expected, tmp_path / "requests.jsonl", *in_fours))[0] == 3
+    on_ray = (*in_fours, "--engine", "ray", "--ray-workers", 2, "--device", "cpu", "--rows-per-part", 5)
     of_vllm = (*on_ray, "--ray-engine", "vllm", "--engine-args", json.dumps(ENGINE_ARGS))
     code, shown, error = vidcom2(*command(repo, found, tmp_path / "requests.jsonl", *of_vllm))
     ray.shutdown()
@@ -86,7 +85,7 @@ def test_workers_of_ray_with_vllm_give_the_rows_of_transformers(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ([], "`compression_rounding` is 'ceil'"),
+        (["--compression-rounding", "ceil"], "`compression_rounding` is 'ceil'"),
         (["--compression-method", "evs", "--vision-method", "skip_repeated"], "skip_repeated"),
         (["--engine-args", "[1]"], "`--engine-args` is '[1]'"),
     ],

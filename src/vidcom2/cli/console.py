@@ -35,7 +35,7 @@ from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, is_out_of_memory, memory_reason, option_name, transformers_problem
 from ..families import FAMILIES
 from ..placement import Placement
-from ..recommended import RECOMMENDED
+from ..presets import RECOMMENDED
 from ..records.fingerprints import digest, module_files
 
 out = Console()

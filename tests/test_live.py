@@ -177,6 +177,7 @@ def test_what_a_live_video_cannot_take_is_refused_and_changes_nothing(
         (frames[3], math.nan, "`seconds` is nan"),
         (frames[3], "2", "`seconds` is '2'"),
         (frames[3], -1, "`seconds` is -1"),
+        (frames[3], 1.7e9, r"`seconds` is 1700000000.0.*from the start of the stream.*`time\.time\(\)`, subtract"),
         (frames[3, :100], 2.0, r"shape \(100, 112, 3\), but the stream began with \(112, 112, 3\)"),
         (frames[3:5], 2.0, r"shape \(1, 2, 112, 112, 3\)"),
         (frames[3] / 1.0, 2.0, "floats from 0 to 1"),

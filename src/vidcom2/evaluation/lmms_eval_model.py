@@ -164,8 +164,6 @@ class VidCom2ForLmmsEval(lmms):
         live = LiveVideo(self.model, self.processor, max_video_tokens=most)
         for frame, seconds in played(path, self._live_fps or 1.0):
             live.add(frame, seconds)
-        if not live.num_frames:
-            raise VideoError(f"no frame of {path!r} can be decoded.")
         self._settings = live.settings
         return live
 

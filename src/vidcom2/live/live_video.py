@@ -37,6 +37,7 @@ from .stream_memory import ScoredFrame, StreamMemory, memory_method_named
 from .virtual_frames import virtual_frames
 
 MAX_VIDEO_TOKENS = 1568  # by default: eight frames of LLaVA-OneVision
+MOST_SECONDS = 1e9  # 31 years; Unix times are larger
 SCALES = [0.9**step for step in range(1, 27)]  # of frames that have too many tokens, down to a sixteenth
 ANY = "?"  # a question, where the processor must have one
 
@@ -169,10 +170,10 @@ class LiveVideo:
 
     def _check_next(self, image: np.ndarray, seconds: Any) -> None:
         is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
-        if not is_number or not 0 <= float(seconds) < math.inf:
+        if not is_number or not 0 <= float(seconds) < MOST_SECONDS:
             raise VideoError(
                 f"`seconds` is {brief(seconds)}, but must be when the frame is shown, in seconds from the start of the "
-                "stream."
+                "stream. From a time of day, such as `time.time()`, subtract that of the first frame."
             )
         if float(seconds) < self._seconds + 2 / CLOCK:
             raise VideoError(

@@ -372,7 +372,7 @@ def test_explain_shows_what_any_method_keeps_and_merges(family: Family, method: 
     video = read_video(str(DEMO_VIDEO), 8)
     (explanation,) = explain(video, model, processor=family.processor).ways
     inputs = {name: each for name, each in prepare_inputs(family.processor, "", video).items() if name != "input_ids"}
-    compression = model.model(**inputs, only_video_features="kept", return_dict=True).video_compressions[0]
+    compression = model.model(**inputs, only_features="kept", return_dict=True).video_compressions[0]
     assert np.flatnonzero(explanation.kept).tolist() == compression.indices.tolist()
     assert explanation.title.startswith(f"{method} keeps {len(compression.indices)} of {compression.num_tokens}")
     if method != "merged_in_time":

@@ -23,6 +23,7 @@ from ..encoding.video_features import VidCom2VideoFeatures
 from ..hosting.in_transformers import (
     CACHE,
     ParentModel,
+    check_tensors,
     pop_settings,
     register_like,
     take_parents_signatures,
@@ -101,9 +102,9 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         call.after.note_on(outputs.get(CACHE))
         return outputs
 
-    def _encoded(self, which: str, inputs: dict[str, Any]) -> VidCom2VideoFeatures:
-        """Encode videos by the inner model's `forward`, where accelerate and FSDP have its weights in place."""
-        return self.model(**inputs, only_video_features=which, return_dict=True)
+    def _encoded(self, which: str, inputs: dict[str, Any]) -> Any:
+        """Encode videos or images by the inner model's `forward`, where accelerate and FSDP have its weights in place."""
+        return self.model(**inputs, only_features=which, return_dict=True)
 
     def _share_config(self) -> None:
         """Give the inner model the head's config, which the user may have replaced.
@@ -147,6 +148,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             return super().generate(**without(kwargs, ("mm_encoder_outputs",)))
         if kwargs.get(name) is None:  # The parent begins from nothing.
             return super().generate(**without(kwargs, pop_settings(dict(kwargs))))
+        check_tensors({name: kwargs[name], "attention_mask": kwargs.get("attention_mask")})
         self._check_asked(kwargs)
         tokens, cache, given = kwargs[name], kwargs.get(CACHE), kwargs.get("attention_mask")
         if kwargs.get("mm_encoder_outputs") is not None:
@@ -161,7 +163,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         arguments = self._of_whole_conversation(call, name, tokens, mask, before)
         if arguments.get("attention_mask") is mask:
             arguments["attention_mask"] = given  # where nothing changed, the parent infers it as ever
-        self._count_for_caller(arguments, tokens.shape[1] - arguments[name].shape[1])
+        self._count_for_caller(arguments, tokens.shape[1], arguments[name].shape[1])
         result = super().generate(**arguments)
         repeats = max(self._setting(kwargs, "num_beams") or 1, self._setting(kwargs, "num_return_sequences") or 1)
         for each in {id(one): one for one in (cache, getattr(result, CACHE, None))}.values():
@@ -223,21 +225,35 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             )
         return past.gather(1, remaining(kept))
 
-    def _count_for_caller(self, arguments: dict[str, Any], num_dropped: int) -> None:
-        """Let `max_length` and `min_length` count the caller's prompt, not the shorter one."""
-        if not num_dropped:
+    def _count_for_caller(self, arguments: dict[str, Any], length: int, run: int) -> None:
+        """Let `max_length` and `min_length` count the caller's prompt, not the shorter one.
+
+        Args:
+            length: the number of tokens of the caller's prompt.
+            run: the number of tokens that the model runs.
+
+        Raises:
+            ValueError: if `max_length` leaves no room for new tokens.
+        """
+        if length == run:
             return
-        given = arguments.get("generation_config")
+        most = self._setting(arguments, "max_length")
+        if most is not None and self._setting(arguments, "max_new_tokens") is None and most <= length:
+            raise ValueError(
+                f"`max_length` is {most}, but the prompt has {length} tokens, which leaves no room for new ones. Pass "
+                "`max_new_tokens`, or a larger `max_length`."
+            )
         for name in ("max_length", "min_length"):
-            if arguments.get(name) is not None:
-                arguments[name] = max(0, arguments[name] - num_dropped)
-            elif getattr(given, name, None):
-                given = arguments["generation_config"] = copy.deepcopy(given)
-                setattr(given, name, max(0, getattr(given, name) - num_dropped))
+            limit = self._setting(arguments, name)
+            if limit:
+                arguments[name] = max(0, limit - (length - run))
 
     def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the parent's candidate generator. Prompt lookup ends a draft before a placeholder, for which there are
-        no features."""
+        """Return the parent's candidate generator. Beside videos, an assistant model drafts from the prompt as text,
+        and prompt lookup ends a draft before a placeholder, for which there are no features."""
+        of_model = kwargs["model_kwargs"]
+        if kwargs.get("assistant_model") is not None and "video" in (of_model.get("mm_encoder_outputs") or {}):
+            kwargs["model_kwargs"] = {name: of_model[name] for name in ("attention_mask", "use_cache") if name in of_model}
         generator = super()._get_candidate_generator(*args, **kwargs)
         if isinstance(generator, PromptLookupCandidateGenerator):
             limited = functools.partial(_before_placeholders, generator.get_candidates, self.config)
@@ -264,8 +280,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
 
 def _with_prompt(result: Any, prompt: Tensor, length: int) -> Any:
     """Put the caller's prompt (B, L) in front of the new tokens, in place of the one that was run."""
-    sequences = result if isinstance(result, Tensor) else result.sequences
-    if sequences.shape[1] < length:  # A custom loop may return what it likes.
+    sequences = result if isinstance(result, Tensor) else getattr(result, "sequences", None)
+    if sequences is None or sequences.ndim != 2 or sequences.shape[1] < length:  # A custom loop may return anything.
         return result
     before = prompt.repeat_interleave(len(sequences) // len(prompt), dim=0)
     sequences = torch.cat([before.to(sequences.device), sequences[:, length:]], dim=1)

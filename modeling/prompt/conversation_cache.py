@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..hosting.in_transformers import ParentCache
+from ..hosting.in_transformers import ParentCache, is_2d
 
 
 def positions_by_order(mask: Tensor) -> Tensor:
@@ -99,6 +99,19 @@ class Conversation:
             return self
         return self.rows(torch.arange(self.num_rows).repeat_interleave(repeats))
 
+    def check_mask(self, given: Any, num_rows: int, num_new: int) -> None:
+        """Check that a caller's mask covers the conversation, unless it has four axes.
+
+        Raises:
+            ValueError: if it does not.
+        """
+        shape = (num_rows, self.caller_length + num_new)
+        if is_2d(given) and tuple(given.shape) != shape:
+            raise ValueError(
+                f"`attention_mask` is {tuple(given.shape)}, but must be {shape}: it covers the {self.caller_length} "
+                f"tokens of the conversation for which the KV cache stands, and {num_new} new ones."
+            )
+
     def with_new(
         self, given: Tensor | None, num_rows: int, num_new: int, device: torch.device
     ) -> tuple[Tensor, Tensor]:
@@ -110,12 +123,8 @@ class Conversation:
         Raises:
             ValueError: if it covers other tokens, or hides others than before of a prompt that was shortened.
         """
+        self.check_mask(given, num_rows, num_new)
         shape = (num_rows, self.caller_length + num_new)
-        if given is not None and tuple(given.shape) != shape:
-            raise ValueError(
-                f"`attention_mask` is {tuple(given.shape)}, but must be {shape}: it covers the {self.caller_length} "
-                f"tokens of the conversation for which the KV cache stands, and {num_new} new ones."
-            )
         if self.masks is None:
             of_caller = torch.ones(shape, dtype=torch.long, device=device) if given is None else given
             return of_caller, of_caller

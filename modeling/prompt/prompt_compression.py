@@ -39,7 +39,7 @@ MARK, TEXT, IMAGE, VIDEO, SOUND = range(-1, 4)  # What a token stands for. A mar
 # The names in a config of the ids by which images and videos are found.
 MARKS = ("image_token_id", "video_token_id", "video_start_token_id", "video_end_token_id")
 PER_TOKEN = ("mm_token_type_ids", "token_type_ids")  # arguments with an entry for each token
-Encode = Callable[[str, dict[str, Any]], VidCom2VideoFeatures]
+Encode = Callable[[str, dict[str, Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # -----------------------------------------------------------------------------------------------------------------
 
     @can_return_tuple
-    def forward(self, only_video_features: str | None = None, **inputs: Any) -> ModelOutput:
+    def forward(self, only_features: str | None = None, **inputs: Any) -> ModelOutput:
         """Run the parent's `forward` on the tokens that stay.
 
         Hidden states have a row for each token of the caller's. In a prompt of a stock processor, a dropped token gets
@@ -152,14 +152,15 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
         Args:
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
-            only_video_features: `"kept"` or `"all"`: only encode the videos, and return these features. This goes
-                through `forward` because accelerate and FSDP have a module's weights in place only there.
+            only_features: only encode the prompt's videos, and return the features of `"kept"` or `"all"` tokens, or
+                those of its images (`"images"`). This goes through `forward` because accelerate and FSDP have a
+                module's weights in place only there.
 
         Raises:
             ValueError: if settings, placeholders or other inputs do not fit.
         """
-        if only_video_features is not None:
-            return self._only_video_features(only_video_features, inputs)
+        if only_features is not None:
+            return self._only_features(only_features, inputs)
         call = self.prepared(inputs)
         with using(call.inputs.get(CACHE)):
             inputs = with_prompt_extent(self._with_features_for_parent(call.inputs), self.config.get_text_config())
@@ -170,13 +171,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             outputs.hidden_states = rows_of_layers(outputs.hidden_states, call.layout)
         return outputs
 
-    def _only_video_features(self, which: str, inputs: dict[str, Any]) -> VidCom2VideoFeatures:
+    def _only_features(self, which: str, inputs: dict[str, Any]) -> Any:
         overrides = pop_settings(inputs, self.of_parent)
+        if which == "images":
+            return self._encode(self.get_image_features, inputs)
         if which == "kept":
             return self._encode(self.get_video_features, inputs, **overrides).without_tower_states()
-        outputs = self._encode_whole(inputs, self.config.compression_settings(**overrides))
-        videos = tuple(video.flatten(0, -2) for video in outputs.pooler_output)  # Some parents keep frames apart.
-        return VidCom2VideoFeatures(**{**outputs, "pooler_output": videos}).without_tower_states()
+        return _ready(self._encode_whole(inputs, self.config.compression_settings(**overrides)))
 
     def _with_features_for_parent(self, inputs: dict[str, Any]) -> dict[str, Any]:
         encoded = inputs.get("mm_encoder_outputs") or {}
@@ -195,13 +196,15 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
         Args:
             inputs: the arguments of `forward` or `generate`.
-            encode: encodes videos, with the arguments of `_only_video_features`, which is the default.
+            encode: encodes videos or images, with the arguments of `_only_features`, which is the default.
             has_whole_conversation: whether `input_ids` also cover the tokens in the KV cache, as in `generate`.
 
         Raises:
             ValueError: on a setting outside its accepted set, and if videos, placeholders, mask or cache do not fit.
         """
-        inputs = dict(inputs)
+        inputs, encode = dict(inputs), encode or self._only_features
+        if _has_media(inputs):
+            check_tensors(inputs)
         overrides = pop_settings(inputs, self.of_parent)
         settings = self.config.compression_settings(**overrides)
         name = "inputs_embeds" if inputs.get("input_ids") is None else "input_ids"
@@ -211,21 +214,23 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             self._check_known(past, before, settings)
         inputs = self.with_videos(inputs, settings)
         tokens = inputs[name]
-        features = self._chosen(inputs, settings, overrides, encode or self._only_video_features)
+        features = self._chosen(inputs, settings, overrides, encode)
         if features is None:
-            inputs = self._with_all_features(inputs, overrides, encode or self._only_video_features)
+            inputs = self._with_all_features(inputs, overrides, encode)
             layout = None
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
                 if inputs.get("attention_mask") is None and before.masks is not None:
                     inputs["attention_mask"], _ = before.with_new(None, *tokens.shape[:2], tokens.device)
                 return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
         else:
+            before.check_mask(inputs.get("attention_mask"), *tokens.shape[:2])
             inputs, layout = self._laid_out(inputs, name, features)
         if _has_media(inputs):
             before = replace(before, is_known=True)
-        if (inputs.get("mm_encoder_outputs") or {}).get("video") is not None and not has_whole_conversation:
-            inputs = self._with_images_encoded(inputs)  # `generate` does this by itself
-        return self._with_positions(inputs, tokens, layout, before, settings, has_whole_conversation)
+        call = self._with_positions(inputs, tokens, layout, before, settings, has_whole_conversation)
+        if (inputs.get("mm_encoder_outputs") or {}).get("video") is None or has_whole_conversation:
+            return call  # `generate` encodes images by itself
+        return replace(call, inputs=self._with_images_encoded(call.inputs, encode))
 
     # --- Which tokens stay
 
@@ -240,7 +245,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             raise ValueError(
                 "`pixel_values_videos` and `mm_encoder_outputs['video']` both hold the prompt's videos. Pass one."
             )
-        check_tensors(inputs)
         if asked is None and not self._drops_tokens(inputs, settings):
             return None
         return encode("kept", inputs | overrides)
@@ -259,8 +263,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             inputs = self.with_features(inputs, encode("all", inputs | overrides))
         elif getattr(features, "video_compressions", None) is not None:  # which dropped nothing
             whole = self.with_placeholders(features.pooler_output, inputs)
-            ready = VidCom2VideoFeatures(pooler_output=whole, deepstack_features=features.deepstack_features)
-            inputs = self.with_features(inputs, ready)
+            inputs = self.with_features(inputs, _ready(replace(features, pooler_output=whole)))
+        elif features is not None and not isinstance(features, VidCom2VideoFeatures):  # the stock class's
+            inputs = self.with_features(inputs, _ready(features))
         elif features is None:
             return inputs
         ids = inputs.get("input_ids")
@@ -273,12 +278,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             "mm_encoder_outputs": encoded
         }
 
-    def _with_images_encoded(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def _with_images_encoded(self, inputs: dict[str, Any], encode: Encode) -> dict[str, Any]:
         """Return a call's arguments with features of its images in place of their pixels."""
         if inputs.get("pixel_values") is None:
             return inputs
-        image = {"image": self._encode(self.get_image_features, inputs)}
-        encoded = (inputs.get("mm_encoder_outputs") or {}) | image
+        encoded = (inputs.get("mm_encoder_outputs") or {}) | {"image": encode("images", inputs)}
         return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded}
 
     # --- Where they stand
@@ -314,13 +318,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 padding = tokens.gather(1, is_text.int().argmax(dim=1, keepdim=True))
         if name == "input_ids":
             tokens = self.distinct_ids(tokens, kinds)
-        ready = VidCom2VideoFeatures(
-            pooler_output=features.pooler_output, deepstack_features=features.deepstack_features
-        )
         moved = {
             each: layout.laid_out(inputs[each][:, -num_new:]) for each in PER_TOKEN if inputs.get(each) is not None
         }
-        inputs = self.with_features(inputs, ready) | {name: layout.laid_out(tokens, padding)} | moved
+        inputs = self.with_features(inputs, _ready(features)) | {name: layout.laid_out(tokens, padding)} | moved
         return inputs, layout
 
     def _kept(self, kinds: Tensor, compressions: Sequence[VideoCompression]) -> Tensor:
@@ -513,6 +514,14 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "(`max_position_embeddings` and its scaling), so its answer may be poor. Pass fewer frames or a "
                 "smaller `retention_ratio`."
             )
+
+
+def _ready(features: Any) -> VidCom2VideoFeatures:
+    """Return features that fit a prompt, one (tokens, dim) entry for each video. Some parents keep frames apart."""
+    videos = tuple(video.flatten(0, -2) for video in features.pooler_output)
+    return VidCom2VideoFeatures(
+        pooler_output=videos, deepstack_features=getattr(features, "deepstack_features", None)
+    )
 
 
 def _has_media(inputs: dict[str, Any]) -> bool:

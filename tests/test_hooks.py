@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family
-from test_generate import NEW, batch_of_two, run
+from test_generate import NEW, run
 from torch import Tensor
 from transformers import (
     LogitsProcessorList,

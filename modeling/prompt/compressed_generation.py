@@ -253,7 +253,9 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         and prompt lookup ends a draft before a placeholder, for which there are no features."""
         of_model = kwargs["model_kwargs"]
         if kwargs.get("assistant_model") is not None and "video" in (of_model.get("mm_encoder_outputs") or {}):
-            kwargs["model_kwargs"] = {name: of_model[name] for name in ("attention_mask", "use_cache") if name in of_model}
+            kwargs["model_kwargs"] = {
+                name: of_model[name] for name in ("attention_mask", "use_cache") if name in of_model
+            }
         generator = super()._get_candidate_generator(*args, **kwargs)
         if isinstance(generator, PromptLookupCandidateGenerator):
             limited = functools.partial(_before_placeholders, generator.get_candidates, self.config)

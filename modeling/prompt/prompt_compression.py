@@ -519,9 +519,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 def _ready(features: Any) -> VidCom2VideoFeatures:
     """Return features that fit a prompt, one (tokens, dim) entry for each video. Some parents keep frames apart."""
     videos = tuple(video.flatten(0, -2) for video in features.pooler_output)
-    return VidCom2VideoFeatures(
-        pooler_output=videos, deepstack_features=getattr(features, "deepstack_features", None)
-    )
+    return VidCom2VideoFeatures(pooler_output=videos, deepstack_features=getattr(features, "deepstack_features", None))
 
 
 def _has_media(inputs: dict[str, Any]) -> bool:

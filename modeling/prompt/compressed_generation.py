@@ -103,7 +103,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         return outputs
 
     def _encoded(self, which: str, inputs: dict[str, Any]) -> Any:
-        """Encode videos or images by the inner model's `forward`, where accelerate and FSDP have its weights in place."""
+        """Encode videos or images in the inner model's `forward`, where accelerate and FSDP have weights in place."""
         return self.model(**inputs, only_features=which, return_dict=True)
 
     def _share_config(self) -> None:

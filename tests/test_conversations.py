@@ -443,16 +443,16 @@ def rebuilt(cache: Any) -> DynamicCache:
 
 @only(lambda family: not family.recurrent)
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_a_rebuilt_cache_continues_with_its_memory_and_is_refused_without(family: Family, ratio: float) -> None:
+def test_a_stored_cache_continues_and_one_that_is_rebuilt_without_its_memory_is_refused(
+    family: Family, ratio: float
+) -> None:
     inputs = family.one_video()
     turn = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True)
     second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
     expected = run(family.model, second, past_key_values=copy.deepcopy(turn.past_key_values), retention_ratio=ratio)
-    cache = rebuilt(turn.past_key_values)
-    with pytest.raises(ValueError, match="restore_cache_memory"):
-        run(family.model, second, past_key_values=cache)
-    memory = pickle.loads(pickle.dumps(family.model.cache_memory(turn.past_key_values)))
-    family.model.restore_cache_memory(cache, memory)
+    with pytest.raises(ValueError, match="Store and move the cache itself"):
+        run(family.model, second, past_key_values=rebuilt(turn.past_key_values))
+    cache = pickle.loads(pickle.dumps(turn.past_key_values))
     assert torch.equal(run(family.model, second, past_key_values=cache, retention_ratio=ratio), expected)
 
 
@@ -468,15 +468,3 @@ def test_a_rebuilt_cache_of_an_uncompressed_prompt_continues_as_in_the_stock_cla
             run(family.model, second, **uncompressed)
         second |= {name: inputs[name] for name in family.case.video_inputs[1:]}
     assert torch.equal(run(family.model, second, **uncompressed), expected)
-
-
-def test_a_cache_refuses_the_memory_of_another(family: Family) -> None:
-    long, short = family.one_video(num_frames=8), family.inputs("Hello.")
-    memory = family.model.cache_memory(family.model(**long, use_cache=True).past_key_values)
-    cache = family.model(**short, use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="Pass the memory of this cache"):
-        family.model.restore_cache_memory(cache, memory)
-    with pytest.raises(ValueError, match="Pass what `cache_memory` returned"):
-        family.model.restore_cache_memory(cache, {"keys": torch.zeros(1)})
-    with pytest.raises(ValueError, match="remembers no conversation"):
-        family.model.cache_memory(DynamicCache())

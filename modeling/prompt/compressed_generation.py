@@ -440,52 +440,6 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         return None
 
     # -----------------------------------------------------------------------------------------------------------------
-    # Caches that are stored
-    # -----------------------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def cache_memory(past_key_values: Any) -> dict[str, Tensor]:
-        """Return what a KV cache remembers of its conversation, to be stored beside its keys and values.
-
-        Args:
-            past_key_values: the cache that `generate` or `forward` filled.
-
-        Returns:
-            Tensors by name, a few bytes per token, which `safetensors` and `torch.save` can store.
-
-        Raises:
-            ValueError: if the cache has no memory, or cannot be continued.
-        """
-        known = getattr(past_key_values, "cached_prompt", None)
-        if known is None:
-            raise ValueError(
-                f"The KV cache is a {type(past_key_values).__name__} that remembers no conversation. Pass the "
-                "cache that this model's `generate` or `forward` filled."
-            )
-        return known.as_tensors()
-
-    @staticmethod
-    def restore_cache_memory(past_key_values: Any, memory: dict[str, Tensor]) -> None:
-        """Give the memory of its conversation back to a cache that was rebuilt from its keys and values.
-
-        Args:
-            past_key_values: a cache that holds the same tokens.
-            memory: the tensors that `cache_memory` returned.
-
-        Raises:
-            ValueError: if the memory belongs to another cache.
-        """
-        prompt, length = CachedPrompt.from_tensors(memory), int(past_key_values.get_seq_length())
-        rows = getattr(past_key_values.layers[0], "keys", None)
-        if length < prompt.length or (rows is not None and len(rows) != len(prompt.positions)):
-            raise ValueError(
-                f"`memory` belongs to a cache that held at least {prompt.length} tokens of {len(prompt.positions)} "
-                f"prompts, but the KV cache holds {length}{'' if rows is None else f' of {len(rows)}'}. Pass the "
-                "memory of this cache."
-            )
-        prompt.attach_to(past_key_values)
-
-    # -----------------------------------------------------------------------------------------------------------------
     # Bad input
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -517,10 +471,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             return
         length = int(cache.get_seq_length())
         held, new = (self.model.kinds(ids) for ids in (input_ids[:, :length], input_ids[:, length:]))
-        remedy = (
-            "Give the cache its memory back (`restore_cache_memory`, with what `cache_memory` returned when it was "
-            "stored), or start over without it"
-        )
+        remedy = "Store and move the cache itself, as `torch.save` and `copy.deepcopy` do, or start over without it"
         encoded = kwargs.get("mm_encoder_outputs") or {}
         for kind, of_kind, pixels in (("video", VIDEO, "pixel_values_videos"), ("image", IMAGE, "pixel_values")):
             if kwargs.get(pixels) is None and encoded.get(kind) is None and (new == of_kind).any():

@@ -246,34 +246,6 @@ class CachedPrompt:
             cache.__class__ = remembering(type(cache))
             cache.cached_prompt = self
 
-    def as_tensors(self) -> dict[str, Tensor]:
-        """Return the memory as tensors, which can be stored beside keys and values.
-
-        Raises:
-            ValueError: if the cache cannot be continued.
-        """
-        self._check_not_lost()
-        tensors = {name: getattr(self, name) for name in ("positions", "position_offset", "media_offset")}
-        numbers = {name: getattr(self, name) for name in ("prompt_length", "is_short", "num_remembered")}
-        given = {name: value for name, value in tensors.items() if value is not None}
-        return given | {name: torch.tensor(int(value)) for name, value in numbers.items() if value is not None}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> "CachedPrompt":
-        """Return the memory whose `as_tensors` returned these tensors.
-
-        Raises:
-            ValueError: if `as_tensors` cannot have returned them.
-        """
-        fields: dict[str, Any] = dict(tensors)
-        if not {"positions", "prompt_length", "is_short"} <= fields.keys() <= cls.__dataclass_fields__.keys():
-            raise ValueError(f"The memory of a cache holds {sorted(fields)}. Pass what `cache_memory` returned.")
-        for name in ("prompt_length", "num_remembered"):
-            if name in fields:
-                fields[name] = int(fields[name])
-        fields["is_short"] = bool(fields["is_short"])
-        return cls(**fields)
-
     def _check_not_lost(self) -> None:
         if self.lost is not None:
             raise ValueError(f"The KV cache cannot be continued: {self.lost}. Start over without it.")

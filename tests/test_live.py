@@ -127,6 +127,22 @@ def test_the_prompt_says_when_the_first_token_of_each_virtual_frame_was_shown(
     ]
 
 
+def test_a_question_needs_no_frames_in_memory(
+    family: Family, frames: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processor writes the prompt from tensors without values."""
+    live, of_videos, devices = stream(family, frames[:8]), type(family.processor.video_processor), []
+    preprocess = of_videos.preprocess
+
+    def seen(processor: Any, videos: Any, **arguments: Any) -> Any:
+        devices.append(str(getattr(videos[0], "device", "an array")))
+        return preprocess(processor, videos, **arguments)
+
+    monkeypatch.setattr(of_videos, "preprocess", seen)
+    live.watched()
+    assert {*devices} == {"meta"}
+
+
 @ONE
 def test_a_live_video_can_be_saved_and_asked_later(family: Family, frames: np.ndarray, tmp_path: Path) -> None:
     watched = small(family, frames).watched()

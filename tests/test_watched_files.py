@@ -127,7 +127,7 @@ def of_the_header(header: dict[str, Any]) -> Iterator[tuple[str, Change]]:
 
         return change
 
-    places = [(name,) for name in header] + [(each, name) for each in ("settings", "encoder") for name in header[each]]
+    places = [(name,) for name in header] + [("settings", name) for name in header["settings"]]
     for place in places:
         yield f"without {place}", drop(*place)
         for value in VALUES if len(place) == 1 else VALUES[::3]:
@@ -135,7 +135,6 @@ def of_the_header(header: dict[str, Any]) -> Iterator[tuple[str, Change]]:
     for name in sorted({*ARGUMENTS, *FORMER}):
         yield f"with {name}", put(1, name)
         yield f"with the setting {name}", put(1, "settings", name)
-    yield "with a key for the encoder", put("x", "encoder", "more")
     for text in TEXTS:
         yield f"the text {text[:20]!r}", lambda header, tensors, text=text: text
     yield "a long header", lambda header, tensors: json.dumps(header) + " " * 2**17
@@ -163,12 +162,12 @@ def of_the_tensors(tensors: Tensors) -> Iterator[tuple[str, Change]]:
             if value.shape != each.shape or not torch.equal(value, each):
                 yield f"{name} of {tuple(value.shape)}", put(name, value)
         odd = [torch.nan, torch.inf, 1e38] if each.is_floating_point() else [-1, -(2**63), 2**63 - 1, 0]
-        for value in odd if each.dtype != torch.bool and "uniqueness" not in name else ():
+        for value in odd if each.dtype != torch.bool else ():
             for place in (0, -1):
                 number = each.clone()
                 number.view(-1)[place] = value
                 yield f"{name} with {value} at {place}", put(name, number)
-    for name in ("indices", "frame_budgets", "frames_indices"):
+    for name in ("indices", "frames_indices"):
         yield f"{name} the other way round", put(name, tensors[name].flip(0))
         yield f"many {name}", put(name, torch.arange(2**20 + 1))
     yield "many frames", put("frames_indices", torch.arange(2**14 + 1))
@@ -193,7 +192,7 @@ def test_no_tensors_make_a_file_do_more_than_answer(family: Family, video: vidco
         file.changed(change)
         if " with 1e+38" not in what and "features of" not in what:  # other finite features are another video
             file.check(what)
-    assert file.outcomes["refused"] > 50, file.outcomes
+    assert file.outcomes["refused"] > 40, file.outcomes
 
 
 @ONE
@@ -215,7 +214,7 @@ def test_a_size_that_would_fill_the_memory_with_placeholders_is_refused_before_t
 ) -> None:
     file = Opened(family, video, tmp_path)
     for alone in (True, False):
-        file.changed(lambda header, tensors, alone=alone: header.update(size=[2**15, 2**15], scaled_alone=alone))
+        file.changed(lambda header, tensors, alone=alone: header.update(height=2**15, width=2**15, scaled_alone=alone))
         with pytest.raises(OptionError, match=r"the processor writes \d+ placeholders for the video, which should be"):
             file.ask()
         file.check("large frames")
@@ -246,11 +245,11 @@ def test_of_the_video_that_a_file_names_only_a_local_file_is_looked_at(
         "/a\0b",
         "/\ud800",
     ]:
-        file.changed(lambda header, tensors, source=source: header.update(source=[source, "1 bytes of 2026-01-01"]))
+        file.changed(lambda header, tensors, source=source: header.update(source=source, stamp="1 bytes of 2026"))
         assert file.ask() == file.answer, source
     assert not {*seen} & {*remote, *(str(Path(each)) for each in remote)} and "/dev/zero" in seen
     (tmp_path / "a.mp4").touch()
-    file.changed(lambda header, tensors: header.update(source=[str(tmp_path / "a.mp4"), "1 bytes of 2026-01-01"]))
+    file.changed(lambda header, tensors: header.update(source=str(tmp_path / "a.mp4"), stamp="1 bytes"))
     with pytest.raises(OptionError, match=r"a\.mp4' has changed since"):
         file.ask()
     os.mkfifo(tmp_path / "pipe.watched")

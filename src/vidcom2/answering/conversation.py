@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList
+from transformers import DynamicCache
 
 from ..errors import OptionError
 from ..modeling.hosting.in_transformers import CACHE
 from .arguments import with_tokenizer
-from .generation import NumbersAlone
+from .generation import generate
 from .prompting import check_prompt, check_template_arguments
 from .watched import Watched
 
@@ -64,26 +64,24 @@ class Conversation:
             raise OptionError(f"the question is {question!r}. Ask something about the video.")
         if self.ids is None:
             inputs, features, arguments = self.watched.begin(question, self.template_arguments, {})
-            if features is not None:
-                positions = self.watched.settings.compression_positions
-                arguments |= {"mm_encoder_outputs": {"video": features}, "compression_positions": positions}
+            cache = arguments.get(CACHE, DynamicCache(config=model.config.get_text_config(decoder=True)))
         else:
-            ids = self._continued(self.ids, question)
-            inputs, arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, {CACHE: self.cache}
-        output: Any = model.generate(
-            **inputs,
-            **arguments,
-            do_sample=False,
+            ids, features, cache = self._continued(self.ids, question), None, self.cache
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        new = generate(
+            model,
+            inputs,
+            features,
+            self.watched.settings.compression_positions,
+            past_key_values=cache,
             max_new_tokens=self.max_new_tokens,
             use_cache=True,
-            return_dict_in_generate=True,
             streamer=streamer,
             num_beams=1,
-            logits_processor=LogitsProcessorList([NumbersAlone()]),
             **with_tokenizer({}, self.checkpoint),
         )
-        self.ids, self.cache = output.sequences, output[CACHE]
-        return processor.decode(output.sequences[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+        self.ids, self.cache = torch.cat([inputs["input_ids"], new], dim=1), cache
+        return processor.decode(new[0], skip_special_tokens=True).strip()
 
     def _continued(self, ids: Tensor, question: str) -> Tensor:
         """Return the ids of the conversation so far, followed by those of the next question in the chat template."""

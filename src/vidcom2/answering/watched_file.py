@@ -11,7 +11,7 @@ A model may read the file if it would have made the same one: `watched_model.py`
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from ..records.fingerprints import video_changed, video_stamp
 from ..records.whole_files import TakenError, write_alone
 from ..video.reading import Video
 from .prepared_video import prepare_without_pixels
+from .prompting import frames_together
 from .watched_model import encoder_identity
 
 if TYPE_CHECKING:
@@ -43,47 +44,19 @@ AGAIN = "Watch the video again: `vidcom2.watch(...)` and `save`."
 MOST_BYTES, MOST_FRAMES, MOST_TOKENS, MOST_SIDE, MOST_SECONDS = 2**16, 2**14, 2**20, 2**15, 1e10
 
 
-def _whole(least: int, most: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and least <= value <= most
-
-
-def _pair(each: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: type(value) is list and len(value) == 2 and all(map(each, value))
-
-
-def _by_name(names: Collection[str], kinds: Any) -> Callable[[Any], bool]:
-    return lambda value: (
-        type(value) is dict and value.keys() == {*names} and all(isinstance(each, kinds) for each in value.values())
-    )
-
-
-def _is_text(value: Any) -> bool:
-    return type(value) is str
-
-
-# The entries of the header, and whether a value may be one. `tensors` is the digest of the tensors.
-ENTRIES: dict[str, Callable[[Any], bool]] = {
-    "format": _whole(FORMAT, FORMAT),
-    "tensors": _is_text,
-    "settings": _by_name(SETTING_NAMES, str | int | float | None),
-    "encoder": _by_name(("dtype", "weights", "config", "processor"), str),
-    "size": _pair(_whole(1, MOST_SIDE)),
-    "scaled_alone": lambda value: type(value) is bool,
-    "fps": lambda value: type(value) is float and 0 < value < math.inf,
-    "total_num_frames": _whole(1, 2**53),
-    "tokens_per_frame": _whole(1, MOST_TOKENS),
-    "grid": lambda value: value is None or _pair(_whole(1, MOST_TOKENS))(value),
-    "source": lambda value: value is None or _pair(_is_text)(value),
-    "lost_frames": _whole(0, 2**53),
-}
-# The tensors besides the features, for T frames of M tokens, F frames of the file and K kept tokens.
-TENSORS: dict[str, tuple[torch.dtype, str]] = {
-    "frames_indices": (torch.int64, "F"),
-    "frame_budgets": (torch.int64, "T"),
-    "indices": (torch.int64, "K"),
-    "frame_uniqueness": (torch.float32, "T"),
-    "token_uniqueness": (torch.float32, "TM"),
-    "in_prompt": (torch.bool, "TM"),
+# The entries of the header: of which type each is, and for numbers the least and the most. `tensors` is the digest of
+# the tensors; four texts identify the encoder; `rows` and `columns` are 0 where a frame's tokens form no grid.
+ENTRIES: dict[str, tuple[Any, ...]] = {
+    "format": (int, FORMAT, FORMAT),
+    "settings": (dict,),
+    **dict.fromkeys(("tensors", "dtype", "weights", "config", "processor", "source", "stamp"), (str,)),
+    **dict.fromkeys(("height", "width"), (int, 1, MOST_SIDE)),
+    "scaled_alone": (bool,),
+    "fps": (float, 1e-9, 1e12),
+    "total_num_frames": (int, 1, 2**53),
+    "tokens_per_frame": (int, 1, MOST_TOKENS),
+    **dict.fromkeys(("rows", "columns"), (int, 0, MOST_TOKENS)),
+    "lost_frames": (int, 0, 2**53),
 }
 
 
@@ -93,36 +66,34 @@ def write_watched(watched: "Watched", path: Path) -> None:
     Raises:
         OptionError: on a file that cannot be written, and on a video that could not be read again.
     """
-    features, prepared, model = watched.features, watched.prepared, watched.checkpoint.model
+    features, prepared = watched.features, watched.prepared
     (compression,) = features.video_compressions
     found = {
         "features": features.pooler_output[0],
         **{f"deepstack.{number}": layer[0] for number, layer in enumerate(features.deepstack_features or ())},
         "frames_indices": torch.as_tensor(prepared.video.frames_indices),
-        **{name: getattr(compression, name) for name in TENSORS if getattr(compression, name, None) is not None},
+        "indices": compression.indices.long(),
+        **({} if compression.in_prompt is None else {"in_prompt": compression.in_prompt}),
     }
-    # A user's method may return other dtypes, and tensors that share memory, which safetensors refuses.
-    tensors = {
-        name: each.detach().to("cpu", TENSORS.get(name, (each.dtype,))[0]).clone(memory_format=torch.contiguous_format)
-        for name, each in found.items()
-    }
+    # A user's method may return tensors that share memory, which safetensors refuses.
+    tensors = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in found.items()}
     header = {
         "format": FORMAT,
         "tensors": _sha256(tensors),
         "settings": watched.settings.as_dict(),
-        "encoder": encoder_identity(watched.checkpoint),
-        "size": list(prepared.video.frames.shape[1:3]),
+        **encoder_identity(watched.checkpoint),
+        **dict(zip(("source", "stamp"), watched.source or ("", ""), strict=True)),
+        **dict(zip(("height", "width"), prepared.video.frames.shape[1:3], strict=True)),
         "scaled_alone": prepared.scaled_alone,
         "fps": float(prepared.video.fps),
         "total_num_frames": int(prepared.video.total_num_frames),
         "tokens_per_frame": compression.tokens_per_frame,
-        "grid": compression.grid and list(compression.grid),
-        "source": watched.source and list(watched.source),
+        **dict(zip(("rows", "columns"), compression.grid or (0, 0), strict=True)),
         "lost_frames": watched.lost_frames,
     }
     try:
         _check_header(header)
-        _features_of(model, header, tensors)
+        _features_of(watched.checkpoint, header, tensors)
         text = json.dumps(header)
         write_alone(path.resolve(), save(tensors, metadata={HEADER: text, CHECKSUM: _digest(text)}))
     except (OSError, OptionError, TakenError) as error:
@@ -138,8 +109,8 @@ def read_header(path: Path) -> dict[str, Any]:
     """
     with _opened(path) as file:
         header = _header(file)
-    if header["source"] and _has_changed(*header["source"]):
-        raise OptionError(f"{brief(header['source'][0])} has changed since {str(path)!r} was made of it. {AGAIN}")
+    if _has_changed(header["source"], header["stamp"]):
+        raise OptionError(f"{brief(header['source'])} has changed since {str(path)!r} was made of it. {AGAIN}")
     return header
 
 
@@ -155,23 +126,23 @@ def read_watched(
     Raises:
         OptionError: on a file that `write_watched` did not write, and on another model.
     """
-    _check_same(path, header["encoder"], encoder or encoder_identity(checkpoint))
+    _check_same(path, header, encoder or encoder_identity(checkpoint))
     with _opened(path) as file:
         if _header(file) != header:
             raise OptionError("it was replaced while it was read")
         tensors = _tensors(file, checkpoint.model)
         if _sha256(tensors) != header["tensors"]:
             raise OptionError("it is damaged: it is not what was written")
-        features = _features_of(checkpoint.model, header, tensors)
+        features = _features_of(checkpoint, header, tensors)
         indices = tensors["frames_indices"].numpy()
-        frames = np.broadcast_to(np.uint8(0), (len(indices), *header["size"], 3))
+        frames = np.broadcast_to(np.uint8(0), (len(indices), header["height"], header["width"], 3))
         video = Video(frames, indices, header["fps"], header["total_num_frames"])
         (compression,) = features.video_compressions
         return {
             "prepared": prepare_without_pixels(checkpoint.processor, video, compression, header["scaled_alone"]),
             "features": features,
             "settings": CompressionSettings(**header["settings"]),
-            "source": header["source"] and tuple(header["source"]),
+            "source": (header["source"], header["stamp"]) if header["source"] else None,
             "lost_frames": header["lost_frames"],
         }
 
@@ -218,12 +189,15 @@ def _check_header(header: Any) -> None:
         raise OptionError(f"its format is {version}, and this version of vidcom2 reads {FORMAT}")
     if type(header) is not dict or header.keys() != ENTRIES.keys():
         raise OptionError(f"its header has other entries than {', '.join(ENTRIES)}")
-    for name, may_be in ENTRIES.items():
-        if not may_be(header[name]):
+    for name, (kind, *bounds) in ENTRIES.items():
+        if type(header[name]) is not kind or (bounds and not bounds[0] <= header[name] <= bounds[1]):
             raise OptionError(f"`{name}` in its header is of another kind, or out of bounds")
+    if header["settings"].keys() != {*SETTING_NAMES}:
+        raise OptionError(f"its settings are others than {', '.join(SETTING_NAMES)}")
     CompressionSettings(**header["settings"])
-    if header["grid"] is not None and math.prod(header["grid"]) != header["tokens_per_frame"]:
-        raise OptionError("its `grid` has another number of tokens than `tokens_per_frame`")
+    rows, columns = header["rows"], header["columns"]
+    if (rows, columns) != (0, 0) and rows * columns != header["tokens_per_frame"]:
+        raise OptionError(f"its frames have {rows} × {columns} tokens and {header['tokens_per_frame']}")
     if header["total_num_frames"] / header["fps"] > MOST_SECONDS:
         raise OptionError(f"its video lasts longer than {MOST_SECONDS:g} seconds")
 
@@ -231,11 +205,11 @@ def _check_header(header: Any) -> None:
 def _tensors(file: Any, model: Any) -> dict[str, Tensor]:
     """Return the tensors of a file that is open, if they are those of a watched video and not too large."""
     levels, given = _levels_of(model), {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (no dict)
-    for name in {*levels, "frames_indices", "frame_budgets", "indices"} - given.keys():
+    for name in {*levels, "frames_indices", "indices"} - given.keys():
         raise OptionError(f"it lacks `{name}`")
     for name, each in given.items():
         most = MOST_TOKENS * (_width_of(model) if name in levels else 1)
-        if name not in {*levels, *TENSORS} or math.prod(each.get_shape()) > most:
+        if name not in {*levels, "frames_indices", "indices", "in_prompt"} or math.prod(each.get_shape()) > most:
             raise OptionError(f"it has the tensor {brief(name)}, which is too large, or has no place in it")
     # Clones, since the others are the file itself: whoever writes to it would change them.
     return {name: file.get_tensor(name).clone() for name in given}
@@ -251,7 +225,9 @@ def _width_of(model: Any) -> int:
     return model.config.get_text_config(decoder=True).hidden_size
 
 
-def _features_of(model: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> VidCom2VideoFeatures:
+def _features_of(
+    checkpoint: Checkpoint, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> VidCom2VideoFeatures:
     """Return the features of a video, on the model's device.
 
     Args:
@@ -259,37 +235,38 @@ def _features_of(model: Any, header: Mapping[str, Any], tensors: Mapping[str, Te
         tensors: those of the names that a file has.
 
     Raises:
-        OptionError: if they do not fit together or the model.
+        OptionError: if they do not fit together, or do not fit the model.
     """
-    indices, budgets, times = (tensors[name] for name in ("indices", "frame_budgets", "frames_indices"))
-    sizes = {"K": indices.numel(), "T": budgets.numel(), "F": times.numel(), "M": header["tokens_per_frame"]}
-    for name, (dtype, axes) in TENSORS.items():
-        shape = tuple(sizes[axis] for axis in axes)
-        if name in tensors and (tensors[name].dtype, tensors[name].shape) != (dtype, shape):
-            raise OptionError(f"`{name}` is not {dtype} of shape {shape}")
-    num_tokens = sizes["T"] * sizes["M"]
-    if not 1 <= sizes["F"] <= MOST_FRAMES or not 1 <= num_tokens <= MOST_TOKENS or not sizes["K"]:
+    model: Any = checkpoint.model
+    for name in ("indices", "frames_indices"):
+        each = tensors[name]
+        is_list = each.dtype == torch.int64 and each.ndim == 1 and each.numel() > 0
+        if not is_list or each.min() < 0 or not (each.diff() > 0).all():
+            raise OptionError(f"its `{name}` are not ascending whole numbers")
+    indices, times, in_prompt = tensors["indices"], tensors["frames_indices"], tensors.get("in_prompt")
+    num_frames, tokens_per_frame = -(-len(times) // frames_together(checkpoint.processor)), header["tokens_per_frame"]
+    num_tokens = num_frames * tokens_per_frame
+    if len(times) > MOST_FRAMES or num_tokens > MOST_TOKENS or times[-1].item() / header["fps"] > MOST_SECONDS:
         raise OptionError(
-            f"it has {sizes['F']} frames of {num_tokens} tokens, of which {sizes['K']} are kept, but must have 1 to "
-            f"{MOST_FRAMES} frames and 1 to {MOST_TOKENS} tokens"
+            f"it has {len(times):,} frames with {num_tokens:,} tokens, but may have {MOST_FRAMES:,} and {MOST_TOKENS:,}"
         )
-    if indices.min() < 0 or indices.max() >= num_tokens or not (indices.diff() > 0).all():
-        raise OptionError(f"`indices` are not ascending among the {num_tokens} tokens")
-    if not torch.equal(torch.bincount(indices // sizes["M"], minlength=sizes["T"]), budgets):
-        raise OptionError("`frame_budgets` are not those of `indices`")
-    if times.min() < 0 or not (times.diff() > 0).all() or times[-1].item() / header["fps"] > MOST_SECONDS:
-        raise OptionError("`frames_indices` are not ascending, or too large")
-    parts = {name: tensors[name].to(model.device) for name in TENSORS if name in tensors and name != "frames_indices"}
-    if "in_prompt" in parts:
-        parts["in_prompt"] = parts["in_prompt"].view(torch.uint8) > 0  # a file may hold bytes besides 0 and 1
-        if not parts["in_prompt"].flatten()[parts["indices"]].all():
-            raise OptionError("`indices` are of tokens that have no placeholder")
+    if indices[-1] >= num_tokens:
+        raise OptionError(f"it keeps the token {indices[-1]} of {num_tokens}")
+    if in_prompt is not None:
+        in_prompt = in_prompt.view(torch.uint8) > 0  # a file may hold other bytes than 0 and 1
+        if in_prompt.shape != (num_frames, tokens_per_frame) or not in_prompt.flatten()[indices].all():
+            raise OptionError("it keeps tokens that have no placeholder")
     layout_of = getattr(model.model, "layout_of", None)
-    layout = layout_of and layout_of(model.config, sizes["T"], model.config.vision_config.image_size)
+    layout = layout_of and layout_of(model.config, num_frames, model.config.vision_config.image_size)
     if layout is not None and layout.num_tokens != num_tokens:
-        raise OptionError(f"it has {num_tokens} tokens, but this model {layout.num_tokens} of as many frames")
+        raise OptionError(f"it has {num_tokens} tokens, but as many frames have {layout.num_tokens} in this model")
     compression = VideoCompression(
-        **parts, tokens_per_frame=sizes["M"], grid=header["grid"] and tuple(header["grid"]), layout=layout
+        indices.to(model.device),
+        torch.bincount(indices // tokens_per_frame, minlength=num_frames).to(model.device),
+        tokens_per_frame=tokens_per_frame,
+        grid=(header["rows"], header["columns"]) if header["rows"] else None,
+        in_prompt=None if in_prompt is None else in_prompt.to(model.device),
+        layout=layout,
     )
     shape, levels = (len(compression.placeholders), _width_of(model)), [tensors[name] for name in _levels_of(model)]
     for level in levels:
@@ -305,7 +282,7 @@ def _features_of(model: Any, header: Mapping[str, Any], tensors: Mapping[str, Te
     )
 
 
-def _check_same(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
+def _check_same(path: Path, then: Mapping[str, Any], now: Mapping[str, str]) -> None:
     """Check that the model is the one that watched the video. Raises an OptionError that names what differs."""
     for name, value in now.items():
         if then[name] != value:

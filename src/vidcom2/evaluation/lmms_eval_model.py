@@ -39,10 +39,7 @@ from ..video.reading import VideoError, read_video
 MAX_NEW_TOKENS = 128  # for tasks that state none; in the official benchmarks these answer with a letter
 SAMPLING = ("temperature", "top_p", "top_k")
 # A task is a file of somebody else's: it may name these arguments of `generate`, and no others.
-OF_TASKS = (
-    *("until", "max_new_tokens", "min_new_tokens", "do_sample", *SAMPLING, "min_p", "num_beams"),
-    *("repetition_penalty", "length_penalty", "no_repeat_ngram_size"),
-)
+OF_TASKS = {"max_new_tokens", "min_new_tokens", "do_sample", *SAMPLING, "min_p", "num_beams", "repetition_penalty"}
 
 MANIFEST = ModelManifest("vidcom2", simple_class_path=f"{__name__}.VidCom2ForLmmsEval")
 
@@ -225,10 +222,9 @@ def generation_arguments(of_task: dict[str, Any]) -> dict[str, Any]:
     Raises:
         OptionError: on an option that is not among `OF_TASKS`.
     """
-    for name, value in of_task.items():
-        if name not in OF_TASKS and value is not None:
-            raise OptionError(f"the task has the option {name!r}, but tasks may set {', '.join(OF_TASKS)} alone.")
     arguments = {name: value for name, value in of_task.items() if name != "until" and value is not None}
+    for name in arguments.keys() - OF_TASKS:
+        raise OptionError(f"the task has the option {name!r}, but tasks may set only {', '.join(sorted(OF_TASKS))}.")
     temperature = arguments.get("temperature")
     samples = bool(arguments.get("do_sample", temperature)) and temperature != 0
     if not samples:

@@ -110,7 +110,7 @@ def watched() -> str:
     for row in found["rows"]:
         times = [f"{row[name]:.1f}" for name in ("seconds_before", "seconds_each_later", "seconds_all")]
         gains = [f"{row[name]:.1f}×" for name in ("speedup_each_later", "speedup_all")]
-        size = "" if row["file_bytes"] is None else f"{row['file_bytes'] / 1e6:.1f}"
+        size = f"{row['file_bytes'] / 1e6:.1f}" if row["way"] == "features" else ""  # no file holds a KV cache
         lines.append([WAYS[row["way"]], times[0], times[1], gains[0], times[2], gains[1], size])
     whole = f"The features of all tokens would take {found['rows'][0]['file_bytes_of_all_tokens'] / 1e6:.1f} MB."
     origin = f"{made['date'][:10]}; torch {made['torch']}, transformers {made['transformers']}"

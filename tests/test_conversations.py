@@ -447,6 +447,8 @@ def test_a_cache_that_was_rebuilt_is_refused_where_its_tokens_cannot_be_known(fa
     turn = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True)
     second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
     expected = run(family.model, second, past_key_values=copy.deepcopy(turn.past_key_values), retention_ratio=ratio)
+    stored = pickle.loads(pickle.dumps(turn.past_key_values))
+    assert torch.equal(run(family.model, second, past_key_values=stored, retention_ratio=ratio), expected)
     cache = rebuilt(turn.past_key_values)
     with pytest.raises(ValueError, match="or it was rebuilt from keys and values"):
         run(family.model, second, past_key_values=copy.deepcopy(cache))

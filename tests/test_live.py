@@ -11,7 +11,7 @@ from conftest import Family, only
 from test_watched import logits
 
 import vidcom2
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.answering.prompting import OF_THE_TOWER, prepare_inputs
 from vidcom2.errors import OptionError
 from vidcom2.live.live_video import LiveVideo
 from vidcom2.live.stream_memory import MEMORY_METHODS, TIME_WEIGHT, ScoredFrame, StreamMemory, StreamTokens, coverage
@@ -45,7 +45,7 @@ def test_a_stream_that_fits_is_answered_about_as_a_whole_video(family: Family, f
     live, video = stream(family, frames[:7]), vidcom2.Video.from_frames(frames[:7], fps=2)
     fresh = prepare_inputs(family.processor, "Who?", video, family.model)
     inputs = live.watched().inputs("Who?")
-    assert inputs.keys() == fresh.keys() - {"pixel_values_videos"}
+    assert inputs.keys() == fresh.keys() - {*OF_THE_TOWER}
     assert all(torch.equal(inputs[name], fresh[name]) for name in inputs)
     expected = logits(
         lambda _, **rest: family.model.generate(**fresh, do_sample=False, retention_ratio=1.0, **rest), "Who?"
@@ -127,10 +127,26 @@ def test_the_prompt_says_when_the_first_token_of_each_virtual_frame_was_shown(
     ]
 
 
+def test_a_question_needs_no_frames_in_memory(
+    family: Family, frames: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processor writes the prompt from tensors without values."""
+    live, of_videos, devices = stream(family, frames[:8]), type(family.processor.video_processor), []
+    preprocess = of_videos.preprocess
+
+    def seen(processor: Any, videos: Any, **arguments: Any) -> Any:
+        devices.append(str(getattr(videos[0], "device", "an array")))
+        return preprocess(processor, videos, **arguments)
+
+    monkeypatch.setattr(of_videos, "preprocess", seen)
+    live.watched()
+    assert {*devices} == {"meta"}
+
+
 @ONE
 def test_a_live_video_can_be_saved_and_asked_later(family: Family, frames: np.ndarray, tmp_path: Path) -> None:
     watched = small(family, frames).watched()
-    watched.save(tmp_path / "live.watched", prefill=True)
+    watched.save(tmp_path / "live.watched")
     loaded = vidcom2.load_watched(tmp_path / "live.watched", family.model, processor=family.processor)
     assert loaded.ask(["Who?", "?"]) == watched.ask(["Who?", "?"])
 

@@ -198,6 +198,9 @@ def test_unsupported_tasks_are_refused_before_anything_is_answered(
     ):
         with pytest.raises(OptionError, match=reason):
             model.generate_until(Task(clips[0], shown).requests("What?"))
+    for name in ("custom_generate", "trust_remote_code", "chat_template_kwargs", "past_key_values", "measure"):
+        with pytest.raises(OptionError, match=f"the task has the option '{name}', but tasks may set only do_sample"):
+            model.generate_until(Task(clips[0]).requests("What?", **{name: "a/b"}))
     with pytest.raises(OptionError, match="'a_task' ranks choices by their likelihood"):
         model.loglikelihood([Request(())])
     with pytest.raises(OptionError, match="'a_task' asks in several rounds"):

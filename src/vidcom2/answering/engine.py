@@ -15,7 +15,7 @@ from ..video.reading import Video, read_video
 from .background import Background
 from .frame_size import size_of_frames
 from .prepared_video import PreparedVideo
-from .prompting import check_prompt, check_template_arguments
+from .prompting import check_template_arguments
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest
 from .watched import Watched
 
@@ -118,7 +118,6 @@ class Engine(ABC):
         """Check what can be known before the video is read. Raises a ValueError."""
         if request.problem is not None:
             raise OptionError(request.problem)
-        check_prompt(self.processor, request.prompt)
         check_template_arguments(self.processor, request.chat_template_kwargs)
 
     def watched(self, path: Path) -> Watched:

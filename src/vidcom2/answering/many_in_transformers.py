@@ -4,7 +4,7 @@ import copy
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,15 +94,14 @@ class TransformersEngine(Engine):
         header = read_header(path)
         if self._encoder is None:  # which reads all of its weights
             self._encoder = encoder_identity(self.checkpoint)
-        return load_watched_file(path, header, self.checkpoint, self.given, self._encoder, with_cache=False)
+        own = replace(self.checkpoint, processor=self._processor_of_thread())
+        return load_watched_file(path, header, own, self.given, self._encoder)
 
     def prompt(
         self, request: VideoRequest, video: Video | Watched, template_arguments: dict[str, Any], group: Prepared
     ) -> tuple[VideoRequest, dict[str, Any]]:
         """Return the request with its inputs for a batch of one, without pixels."""
-        if not hasattr(self._of_thread, "processor"):  # threads cannot use a tokenizer at the same time
-            self._of_thread.processor = copy.deepcopy(self.processor)
-        processor = self._of_thread.processor
+        processor = self._processor_of_thread()
         if isinstance(video, Watched):
             check_kept(video.settings, request.settings)
             group.written, group.watched = video.prepared, video
@@ -112,6 +111,11 @@ class TransformersEngine(Engine):
             # This halves the memory for a model in half precision. Other inputs must not be rounded.
             group.video["pixel_values_videos"] = group.video["pixel_values_videos"].to(self.model.dtype)
         return request, group.written.prompt(processor, self.model, request.prompt, template_arguments, device="cpu")
+
+    def _processor_of_thread(self) -> Any:
+        if not hasattr(self._of_thread, "processor"):  # threads cannot use a tokenizer at the same time
+            self._of_thread.processor = copy.deepcopy(self.processor)
+        return self._of_thread.processor
 
     def _answered(self, take: Callable[[bool], Prepared | None]) -> Iterator[AnsweredRequest]:
         held: list[_Prompt] = []

@@ -104,6 +104,10 @@ class Video:
             "frames_indices": self.frames_indices.tolist(),
         }
 
+    def without_pixels(self) -> "Video":
+        """Return the video with black frames of the same size, which take no memory."""
+        return replace(self, frames=np.broadcast_to(np.uint8(0), self.frames.shape))
+
 
 def read_video(
     source: str | PathLike[str] | Sequence[str | PathLike[str]],

@@ -4,6 +4,7 @@ They have the attributes of the stock ones and the settings on which the number 
 object is enough.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,6 +53,13 @@ def restore(processor: ProcessorMixin) -> None:
         for name in COUNTED_BY:
             vars(processor).pop(name, None)
         processor.__class__ = type(processor).stock_class()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def of_whole_prompts(processor: Any) -> Any:
+    """Return a processor that writes a placeholder for every token of a video, for prompts with several settings."""
+    view = copy.copy(processor)
+    restore(view)
+    return view
 
 
 def check_processor(what: str, processor: object, family: Family) -> None:

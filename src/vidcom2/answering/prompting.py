@@ -14,6 +14,7 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..errors import ALIKE, CheckpointError, OptionError, brief, did_you_mean, one_line, sentence
 from ..modeling.methods.compression import VideoCompression
+from ..processors import of_whole_prompts
 from ..video.reading import Video
 from .chats import Prompt, chat_about
 
@@ -150,7 +151,7 @@ def prepare_inputs(
     batch_size: int = 1,
     template_arguments: Mapping[str, Any] | None = None,
 ) -> BatchFeature:
-    """Return the chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
+    """Return the chat prompt with all its placeholders, and the pixels, as the checkpoint's stock processor makes them.
 
     The processor is told when each frame is shown. Whether it tells the model depends on the family.
 
@@ -162,6 +163,7 @@ def prepare_inputs(
         template_arguments: as in `prompt_text`.
     """
     check_template(processor)
+    processor = of_whole_prompts(processor)
     text = prompt_text(processor, prompt, template_arguments)
     frames, metadata = at_least_a_pair(processor, video)
     inputs: BatchFeature = cast(Any, processor)(  # its annotations lack the arguments for its parts

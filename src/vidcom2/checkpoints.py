@@ -1,8 +1,7 @@
 """Load a VidCom² model of any family with its processor. The checkpoint's config says which family it is."""
 
-import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -24,7 +23,7 @@ from .configuration.compression_settings import SETTING_NAMES, CompressionSettin
 from .devices import device_of, torch_device
 from .errors import CheckpointError, OptionError, did_you_mean, is_out_of_memory
 from .families import FAMILIES, Family
-from .finding_checkpoints import CONFIG, Resolved, Source, checkpoint_file, resolve
+from .finding_checkpoints import CONFIG, NAMES_CODE, Resolved, Source, checkpoint_file, read_object, resolve
 from .hub_calls import TRANSPORT_ERRORS
 from .modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
 from .placement import Placement, check_accelerate, unknown_dtype
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 SMALL_WEIGHTS = 200e6  # bytes, up to which loading needs no progress bar
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+FOLLOWED = (PROCESSOR_FILES[0], "audio_tokenizer_config.json")  # by Transformers, to whatever repo they name
 OF_WHOLE_WEIGHTS = {"mismatched_keys": "not of the shape that its config.json says", "missing_keys": "missing"}
 OF_ADAPTERS = {
     "mismatched_keys": "not of the shape of its base",
@@ -237,12 +237,22 @@ def read_config_and_processor(resolved: Resolved) -> tuple[PreTrainedConfig, Pro
         config = family.model_class.config_class.from_pretrained(path, **pinned, **resolved.settings)
         check_all_read(CompressionSettings.as_dict(config))
     path, pinned = _files(resolved, PROCESSOR_FILES)
+    _check_files(name, "processor", FOLLOWED, path, **pinned)
     with _unreadable(name, "processor"):
         processor = _processor(family, path, pinned)
+    for part in (config, *vars(config).values(), *vars(processor).values()):
+        forget_code(part)
     if hasattr(config, "read_tokenizer"):  # InternVL's prompts tell by their text what is a frame
         config.read_tokenizer(processor.tokenizer)
     config.complete_processor(processor)
     return config, processor
+
+
+def forget_code(part: object) -> None:
+    """Forget what code the files of a config, a tokenizer or the like name, which would be saved with it."""
+    for values in (getattr(part, "__dict__", {}), getattr(part, "init_kwargs", {})):
+        for name in filter(NAMES_CODE.fullmatch, list(values)):
+            del values[name]
 
 
 def _files(resolved: Resolved, names: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -307,7 +317,7 @@ def _load(resolved: Resolved, device: torch.device | None, placed: dict[str, Any
     if device is not None and (placed.get("quantization_config") or getattr(config, "quantization_config", None)):
         placed, device = {**placed, "device_map": str(device)}, None  # quantized weights are made where they stay
     of_weights = source.base or source
-    _check_generation_config(name, of_weights, hub)
+    _check_files(name, "generation config", [GENERATION_CONFIG_NAME], of_weights.path, of_weights.commit, **hub)
     _check_quantization(name, config, placed)
     with _unknown_arguments(placed), _unreadable(name, "weights"):
         loading: Any = resolved.family.model_class.from_pretrained(
@@ -326,12 +336,11 @@ def _load(resolved: Resolved, device: torch.device | None, placed: dict[str, Any
     return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor, source)
 
 
-def _check_generation_config(name: str, source: Source, hub: Mapping[str, Any]) -> None:
-    """Refuse a generation_config.json that cannot be read, in whose place Transformers takes its defaults."""
-    file = checkpoint_file(source.path, source.commit, GENERATION_CONFIG_NAME, **hub)
-    with _unreadable(name, "generation config"):
-        if file is not None and not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
-            raise ValueError(f"{GENERATION_CONFIG_NAME} must hold an object")
+def _check_files(name: str, part: str, files: Iterable[str], path: str, revision: str | None, **hub: Any) -> None:
+    """Refuse files in whose place Transformers would take its defaults, or that it would follow to another repo."""
+    with _unreadable(name, part):
+        for file in filter(None, (checkpoint_file(path, revision, each, **hub) for each in files)):
+            read_object(file)
 
 
 def _check_quantization(name: str, config: PreTrainedConfig, placed: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The tables of `vidcom2 eval`, from what `report.summary` returns."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -101,5 +102,10 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
 
 def pipes(cells: Sequence[Sequence[str]]) -> str:
     """Return cells as a table in Markdown. Their first row holds the headings."""
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
+    lines = ["| " + " | ".join(map(as_text, row)) + " |" for row in cells]
     return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])
+
+
+def as_text(value: object) -> str:
+    """Return a line of Markdown that shows a value as it is: its characters make no markup, no HTML and no new cell."""
+    return re.sub(r"[\\`*<|~&]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(", r"\\\g<0>", " ".join(str(value).split()))

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from llava_video_original import write_original
 from huggingface_hub import HfApi
+from llava_video_original import write_original
 from models import MODELS
 from safetensors.torch import load_file, save_file
 from test_publish import REPO, save_base

@@ -248,7 +248,8 @@ def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
     """
     method = COMPRESSION_METHODS[config["compression_method"]]
     model_class = FAMILIES[config["model_type"]].model_class
-    attention = config.get("text_config", {}).get("use_bidirectional_attention")
+    of_text = config.get("text_config")
+    attention = of_text.get("use_bidirectional_attention") if isinstance(of_text, dict) else None
     if model_class.__name__ not in SERVED or attention == "vision":
         return None
     if method.file is None or config["vision_method"] != "full" or config.get("compression_newlines") == "occupied":

@@ -1,6 +1,7 @@
 """A checkpoint of a stranger is data. None of its files makes code run that nobody asked for: not where it is loaded or
 published, and not at the users of what is saved or published from it."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -23,14 +24,18 @@ from transformers import PreTrainedModel
 
 import vidcom2
 from vidcom2.answering.prompting import check_template
+from vidcom2.answering.requests import read_requests
 from vidcom2.errors import CheckpointError, OptionError
 from vidcom2.hub_upload.base_checkpoint import local_base
-from vidcom2.hub_upload.model_card import CardOptions
+from vidcom2.hub_upload.model_card import CardOptions, ResultsError, read_result
 from vidcom2.hub_upload.publish_options import PublishOptions
 from vidcom2.hub_upload.publish_repo import prepare
 from vidcom2.hub_upload.staging import StagedRepo, complete, stage
 from vidcom2.hub_upload.verification import WORKER, verify
 from vidcom2.llava_video.converter import convert_llava_video
+from vidcom2.measuring.results import read_results
+from vidcom2.records.run_record import AnswerFile
+from vidcom2.shipping.shipped_code import written_before
 
 KERNEL = "stranger/kernel"
 PARTS = {
@@ -313,3 +318,55 @@ def test_a_converted_checkpoint_names_no_code_of_others(tmp_path: Path) -> None:
     )
     convert_llava_video(str(tmp_path / "original"), str(tmp_path / "converted"))
     assert not (tmp_path / "ran").exists() and names_of_code(tmp_path / "converted") == []
+
+
+# -- other files ------------------------------------------------------------------------------------------------------
+
+
+def test_saving_over_a_checkpoint_removes_no_file_but_code(plain: Path, tmp_path: Path) -> None:
+    """config.json says by sha256 which files this project wrote, and those that are no longer needed are removed."""
+    folder = Path(shutil.copytree(plain, tmp_path / "base"))
+    for name in ("LICENSE", "method_old.py"):
+        (folder / name).write_text("text")
+    written = {name: hashlib.sha256(b"text").hexdigest() for name in ("LICENSE", "method_old.py")}
+    edit(folder / "config.json", lambda content: content.update(vidcom2_code_sha256=written))
+    vidcom2.load(folder, device="cpu")[0].save_pretrained(folder)
+    assert (folder / "LICENSE").read_text() == "text" and not (folder / "method_old.py").exists()
+
+
+DEEP = "[" * 100_000
+
+
+def test_deeply_nested_results_and_answers_are_refused_like_other_broken_ones(tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_text(DEEP + "\n")
+    for read, error in (
+        (lambda: read_result(file, [REPO]), ResultsError),
+        (lambda: read_results(file), OptionError),
+        (lambda: AnswerFile(file).answered(), OptionError),
+        (lambda: AnswerFile(file).check({}), OptionError),
+    ):
+        file.with_suffix(".run.json").write_text(DEEP)
+        with pytest.raises(error):
+            read()
+    assert written_before(file) == {}
+
+
+def test_a_request_of_any_types_spoils_only_itself(tmp_path: Path) -> None:
+    file = tmp_path / "requests.jsonl"
+    good = {"id": "good", "video": "a.mp4", "prompt": "?"}
+    odd = [{**good, "id": str(i), "compression_method": value} for i, value in enumerate(({}, [], {"a": []}, 3, True))]
+    file.write_text("\n".join(map(json.dumps, [*odd, good])))
+    *refused, kept = read_requests(file)
+    assert kept.problem is None and all("`compression_method` is" in str(each.problem) for each in refused)
+
+
+def test_bench_results_whose_figures_are_nonsense_are_refused(tmp_path: Path) -> None:
+    content = json.loads((Path(__file__).parents[1] / "benchmarks" / "results" / "bench_frames.json").read_text())
+    for value in (0, "x", None, []):
+        for row in content["rows"]:
+            for turn in row["figures"]["turns"]:
+                turn["end_to_end_seconds"] = value
+        (tmp_path / "bench.json").write_text(json.dumps(content))
+        with pytest.raises(OptionError, match="is not a result file"):
+            read_results(tmp_path / "bench.json")

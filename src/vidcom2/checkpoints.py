@@ -46,8 +46,17 @@ HUB_ARGUMENTS = ("token", "cache_dir", "local_files_only", "force_download")  # 
 OF_LOADING = {"dtype", "torch_dtype", "attn_implementation", "quantization_config"}  # never meant as config fields
 # What Transformers, PyTorch and safetensors raise about a checkpoint's files, and about files that are cut short.
 CUT_SHORT = (SafetensorError, UnpicklingError, EOFError)
-OF_FILES = (OSError, ValueError, TypeError, AttributeError, KeyError, ImportError, RuntimeError, StrictDataclassError)
-OF_FILES += CUT_SHORT
+OF_FILES = (
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ImportError,
+    RuntimeError,
+    StrictDataclassError,
+)
+OF_FILES += (ArithmeticError, *CUT_SHORT)
 # Arguments that `load` refuses, with the reason and the remedy.
 NOT_OF_LOAD = {
     "config": "it reads the checkpoint's own. To use another, call `from_pretrained` of the family's class.",

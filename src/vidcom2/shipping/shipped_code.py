@@ -110,7 +110,7 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
     target.mkdir(parents=True, exist_ok=True)
     gone = written.keys() - code.keys() if isinstance(saved, PreTrainedConfig) and code else ()
     for name in gone:  # such as the file of a method that the config named before
-        if Path(name).name == name and _is_same(target / name, written[name]):
+        if Path(name).name == name and name.endswith(".py") and _is_same(target / name, written[name]):
             (target / name).unlink(missing_ok=True)
     for name, content in changed.items():
         # A file that exists is replaced: it could be a link to one elsewhere, and several processes may save at once.
@@ -193,7 +193,7 @@ def written_before(config: Path) -> dict[str, str]:
     """Return file name -> sha256 of the code that an earlier save wrote beside a config.json, as its fields say."""
     try:
         fields = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     written = fields.get(SHA256_FIELD) if isinstance(fields, dict) else None
     return written if isinstance(written, dict) else {}

@@ -238,7 +238,7 @@ def test_a_folder_that_is_no_base_is_refused(onevision_folder: Path, tmp_path: P
         (
             ("config.json", '{"model_type": "llava"}', "'llava'"),
             ("config.json", "{}", "model_type"),
-            ("config.json", "{", "not a valid JSON"),
+            ("config.json", "{", "config.json is not valid"),
             ("config.json", "[]", "holds a list"),
             ("config.json", None, r"has no config\.json"),
             ("adapter_config.json", "{}", "PEFT adapter"),

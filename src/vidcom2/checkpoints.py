@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 SMALL_WEIGHTS = 200e6  # bytes, up to which loading needs no progress bar
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
-FOLLOWED = (PROCESSOR_FILES[0], "audio_tokenizer_config.json")  # by Transformers, to whatever repo they name
 OF_WHOLE_WEIGHTS = {"mismatched_keys": "not of the shape that its config.json says", "missing_keys": "missing"}
 OF_ADAPTERS = {
     "mismatched_keys": "not of the shape of its base",
@@ -46,17 +45,8 @@ HUB_ARGUMENTS = ("token", "cache_dir", "local_files_only", "force_download")  # 
 OF_LOADING = {"dtype", "torch_dtype", "attn_implementation", "quantization_config"}  # never meant as config fields
 # What Transformers, PyTorch and safetensors raise about a checkpoint's files, and about files that are cut short.
 CUT_SHORT = (SafetensorError, UnpicklingError, EOFError)
-OF_FILES = (
-    OSError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    ImportError,
-    RuntimeError,
-    StrictDataclassError,
-)
-OF_FILES += (ArithmeticError, *CUT_SHORT)
+OF_FILES = (OSError, ValueError, TypeError, AttributeError, LookupError, ImportError, RuntimeError, ArithmeticError)
+OF_FILES += (StrictDataclassError, *CUT_SHORT)
 # Arguments that `load` refuses, with the reason and the remedy.
 NOT_OF_LOAD = {
     "config": "it reads the checkpoint's own. To use another, call `from_pretrained` of the family's class.",
@@ -246,7 +236,7 @@ def read_config_and_processor(resolved: Resolved) -> tuple[PreTrainedConfig, Pro
         config = family.model_class.config_class.from_pretrained(path, **pinned, **resolved.settings)
         check_all_read(CompressionSettings.as_dict(config))
     path, pinned = _files(resolved, PROCESSOR_FILES)
-    _check_files(name, "processor", FOLLOWED, path, **pinned)
+    _check_files(name, "processor", ["processor_config.json", "audio_tokenizer_config.json"], path, **pinned)
     with _unreadable(name, "processor"):
         processor = _processor(family, path, pinned)
     for part in (config, *vars(config).values(), *vars(processor).values()):

@@ -149,9 +149,7 @@ def read_object(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"), object_hook=_without_code)
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{file.name} is not a valid JSON file of a checkpoint ({error}). Download it again, or take another."
-        ) from error
+        raise CheckpointError(f"{file.name} is not valid ({error}). Download it again, or take another.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{file.name} holds a {type(content).__name__}, but must hold an object.")
     return content
@@ -206,7 +204,7 @@ def base_of(path: str, revision: str | None = None, **hub: Any) -> tuple[str, st
         raise CheckpointError(f"{cannot}: its base is not known, since {error}") from error
     base, revision = adapter.get("base_model_name_or_path"), adapter.get("revision")
     remedy = f"Write where the base is into its {ADAPTER_CONFIG}, as `base_model_name_or_path`."
-    if not isinstance(base, str) or not base:
+    if not base or not isinstance(base, str) or not isinstance(revision, str | None):
         raise CheckpointError(f"{cannot}: its base is not known. {remedy}")
     if find_spec("peft") is None:
         raise OptionError(f"{cannot}: an adapter needs PEFT, which is not installed. Run: pip install peft")

@@ -24,9 +24,9 @@ import torch
 import transformers
 from huggingface_hub import HfApi, ModelCard, hf_hub_download
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, pipeline
-from transformers.dynamic_module_utils import HF_MODULES_CACHE
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+from transformers.utils.hub import HF_MODULES_CACHE
 
 # One file says what a repo looks like, and another what methods keep. Neither needs anything else of `vidcom2`. They
 # are read by their paths: if their folders were on Python's path, a repo's code could import the package's other

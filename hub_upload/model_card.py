@@ -100,7 +100,7 @@ def read_result(path: Path, models: Sequence[str], files: str | None = None) -> 
     provenance = (
         "`{command}` on {device}, {date}; torch {torch}, transformers {transformers}, vidcom2 {vidcom2_commit}"
     ).format_map(shown)
-    table = pipes([columns, *([_shown(row.get(name)) for name in columns] for row in cells)])
+    table = pipes([list(map(as_text, columns)), *([_shown(row.get(name)) for name in columns] for row in cells)])
     return Result(as_text(content.get("title", path.stem.replace("_", " "))), table, f"{provenance}{dirty}.")
 
 
@@ -109,7 +109,7 @@ def _shown(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return " × ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return as_text(" × ".join(map(str, value)) if isinstance(value, list) else value)
 
 
 def setting_rows(
@@ -229,7 +229,7 @@ def model_card(
 def purpose(source: bytes) -> str:
     """Return what a file of code is for: the first sentence of its docstring, which a user's may lack."""
     text = " ".join((ast.get_docstring(ast.parse(source)) or "").split())
-    return as_text(re.split(r"(?<=\.) (?=[A-Z`])", text)[0]).replace("\\`", "`")
+    return as_text(re.split(r"(?<=\.) (?=[A-Z`])", text)[0]).replace("\\`", "`").replace("|", "\\|")
 
 
 def space_card(data: SpaceCardData, **fields: Any) -> SpaceCard:

@@ -26,6 +26,7 @@ import vidcom2
 from vidcom2.answering.prompting import check_template
 from vidcom2.answering.requests import read_requests
 from vidcom2.errors import CheckpointError, OptionError
+from vidcom2.evaluation.tables import markdown
 from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions, ResultsError, read_result
 from vidcom2.hub_upload.publish_options import PublishOptions
@@ -378,3 +379,13 @@ def test_bench_results_whose_figures_are_nonsense_are_refused(tmp_path: Path) ->
         (tmp_path / "bench.json").write_text(json.dumps(content))
         with pytest.raises(OptionError, match="is not a result file"):
             read_results(tmp_path / "bench.json")
+
+
+def test_kinds_of_questions_and_names_of_files_are_text_in_the_page_of_results() -> None:
+    shares = {"agreement": 1.0, "agreement_low": None, "agreement_high": None, "agreement_n": 2}
+    kind = "a | b\n\n# <b>[x](https://evil.example)"
+    of_kinds = {"accuracy": None, "by_kind": {kind: shares}, "no_option": 0, "of_choice": 0, "questions": 2}
+    result = {"method": "vidcom2", "retention_ratio": 0.25, "kept_share": 0.25, **of_kinds, **shares}
+    page = markdown("clips\n# <i>", [result], 0, "origin")
+    assert page.startswith("# clips # \\<i>\n") and page.count("\n#") == 0
+    assert "| method | ratio | a \\| b # \\<b>[x]\\(https://evil.example) (n = 2) |" in page

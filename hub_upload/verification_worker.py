@@ -26,6 +26,7 @@ from huggingface_hub import HfApi, ModelCard, hf_hub_download
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, pipeline
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+from transformers.utils.hub import HF_MODULES_CACHE
 
 # One file says what a repo looks like, and another what methods keep. Neither needs anything else of `vidcom2`. They
 # are read by their paths: if their folders were on Python's path, a repo's code could import the package's other
@@ -41,8 +42,9 @@ QUESTION = "What happens in the video?"
 NUM_FRAMES = 8
 
 
-class Failed(Exception):
-    """Raised by a check that fails. The message says what was found and what was expected."""
+class Failed(BaseException):
+    """Raised by a check that fails, through any `except Exception` of Transformers. The message says what was found and
+    what was expected."""
 
 
 class Skipped(Exception):
@@ -111,6 +113,17 @@ class Repo:
     def code(self, modules: list[str]) -> set[str]:
         """Return these modules and all that they import, all of which must be in the repo."""
         return set(shape.import_closure(modules, lambda name: self.path(f"{name}.py").read_text(encoding="utf-8")))
+
+    @cached_property
+    def own_code(self) -> set[bytes]:
+        """The Python files that may run: the repo's, and the empty ones that make folders packages."""
+        return {b"", *(self.path(file).read_bytes() for file in self.files if file.endswith(".py"))}
+
+    def audit(self, event: str, args: Any) -> None:
+        """Stop Python files that files of the repo made Transformers fetch from elsewhere, before they run."""
+        file = args[0].co_filename if event == "exec" else ""
+        if file.startswith(HF_MODULES_CACHE) and Path(file).read_bytes() not in self.own_code:
+            raise Failed(f"the repo asks for {Path(file).name}, which is no file of it, and was not run.")
 
     @property
     def is_native(self) -> bool:
@@ -413,6 +426,7 @@ CHECKS: dict[str, Callable[[Repo], str]] = {
 
 def run(repo: Repo) -> None:
     """Run all checks, even those after a failure, and print their results as they come."""
+    sys.addaudithook(repo.audit)
     for name, check in CHECKS.items():
         try:
             status, detail = "passed", check(repo)

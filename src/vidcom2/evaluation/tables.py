@@ -1,5 +1,6 @@
 """The tables of `vidcom2 eval`, from what `report.summary` returns."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -88,8 +89,8 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
         origin: what was measured, where and when.
     """
     num_questions = max(result["questions"] for result in results)
-    parts = [f"# {title}", f"{num_questions} questions; {num_errors} errors. {origin}"]
-    by_kind = table_by_kind(results)
+    parts = [f"# {as_text(title)}", f"{num_questions} questions; {num_errors} errors. {origin}"]
+    by_kind = [[as_text(cell) for cell in row] for row in table_by_kind(results)]
     cells = table(results)
     notes = "\n".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in cells[0]))
     parts += [pipes(cells), notes, *(["By kind:", pipes(by_kind)] if by_kind else [])]
@@ -100,6 +101,12 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
 
 
 def pipes(cells: Sequence[Sequence[str]]) -> str:
-    """Return cells as a table in Markdown. Their first row holds the headings."""
+    """Return cells of Markdown as a table. Their first row holds the headings."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
     return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])
+
+
+def as_text(value: object) -> str:
+    """Return a line of Markdown that shows a value as it is: its characters make no markup and no HTML."""
+    line = re.sub(r"[^\S\xa0]+", " ", str(value))
+    return re.sub(r"[\\`*<~&]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(", r"\\\g<0>", line)

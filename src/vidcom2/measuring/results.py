@@ -66,7 +66,7 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if missing := {"title", "birth_certificate", "complete"} - content.keys():
             raise KeyError(*missing)
         return content, figures([row["figures"] for row in content["rows"]])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise OptionError(
             f"{str(path)!r} is not a result file of `vidcom2 bench` ({type(error).__name__}: {error})."
         ) from error

@@ -123,7 +123,7 @@ class AnswerParts(RunOutput):
         content = self._content(path)
         if self.suffix == ".jsonl":
             return [json.loads(line) for line in content.decode().split("\n") if line]
-        rows = pq.read_table(BytesIO(content)).to_pylist()
+        rows = pq.read_table(BytesIO(content), schema=SCHEMA).to_pylist()  # no type that would be unpickled
         named = [{name: value for name, value in row.items() if value is not None} for row in rows]
         return [{**row, "given": json.loads(row["given"])} for row in named]
 
@@ -142,7 +142,7 @@ class AnswerParts(RunOutput):
                 rows = self._rows(path)
                 kept = [row for row in rows if "error" not in row and row["id"] not in found]
                 found |= stamps_in(kept)
-            except (ValueError, KeyError, TypeError, OSError) as error:  # PyArrow's own are ValueErrors
+            except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:  # PyArrow's are ValueErrors
                 raise OptionError(f"{path!r} is no part that vidcom2 wrote. Name another --output.") from error
             if len(kept) < len(rows):
                 with written_to(Path(path)):

@@ -64,7 +64,7 @@ def answered_rows(path: Path) -> dict[str, dict[str, Any]]:
         rows = [json.loads(line) for line in path.read_bytes().decode("utf-8", errors="replace").split("\n")[:-1]]
         if all(isinstance(row["id"], str) and "given" in row for row in rows):
             return {row["id"]: row for row in rows if "error" not in row}
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise OptionError(f"{str(path)!r} has lines that vidcom2 did not write. Name another --output.")
 

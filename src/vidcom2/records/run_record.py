@@ -72,7 +72,7 @@ class RunOutput:
         try:
             content = json.loads(text)
             before, commits = dict(content["arguments"]), list(content["commits"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise OptionError(
                 f"the record of {self.name!r} is not what vidcom2 wrote. Name another --output."
             ) from error

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..configuration.compression_settings import VISION_METHODS
@@ -15,11 +16,14 @@ from ..configuration.family_config import FamilyConfig
 from ..errors import CheckpointError
 from ..families import FAMILIES
 from ..finding_checkpoints import read_object
-from ..processors import foreign_processor
+from ..processors import foreign_processor, processor_fields
 from ..repo_shape import CARD, CONFIG, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
 from .base_checkpoint import SETTINGS, Base
 from .model_card import FIGURE, CardOptions, model_card
+
+
+PROCESSOR = "processor_config.json"
 
 
 class StagingError(ValueError):
@@ -75,7 +79,7 @@ def stage(
                 _write((base.folder / file.path).read_bytes(), folder / file.path)
         _write((json.dumps(config, indent=2) + "\n").encode(), folder / CONFIG)
         _write(FIGURE.read_bytes(), folder / FIGURE.name)
-        changed = _settle(model_class.config_class, folder)
+        changed = _settle(model_class.config_class, folder, processor_fields(SimpleNamespace(**config)))
         base = replace(base, files=tuple(file for file in base.files if file.path not in changed))
         files = [(path, sha256_of(folder / path)) for path in (CONFIG, *changed)]
         files += write_code(code, folder)
@@ -149,12 +153,15 @@ def write_code(code: Mapping[str, bytes], folder: Path) -> list[tuple[str, str]]
     return [(name, sha256_of(folder / name)) for name in code]
 
 
-def _settle(config_class: type[FamilyConfig], folder: Path) -> list[str]:
+def _settle(config_class: type[FamilyConfig], folder: Path, of_processor: dict[str, Any]) -> list[str]:
     """Let the base's settings name no code but the repo's own, and say what the model needs of its processor. Return
     the paths of the files that changed.
 
     A class that Transformers does not know, as other libraries write it, becomes the family's. Otherwise the users of
     the repo would get a tokenizer.
+
+    Args:
+        of_processor: what `processor_config.json` says of the repo's own processor. The base may have no such file.
 
     Raises:
         CheckpointError: if a file names the processor of another family.
@@ -162,10 +169,12 @@ def _settle(config_class: type[FamilyConfig], folder: Path) -> list[str]:
     family, changed = FAMILIES[config_class.model_type], []
     needed = {"tokenizer_config.json": config_class.tokenizer_fields}
     needed |= dict.fromkeys(("video_preprocessor_config.json", "video_processor"), config_class.video_processor_fields)
+    if of_processor and not (folder / PROCESSOR).is_file():
+        _write(json.dumps({"processor_class": family.processor_names[0]}).encode(), folder / PROCESSOR)
     for path in (each for each in SETTINGS if (folder / each).is_file()):
         content, before = read_object(folder / path), json.loads((folder / path).read_text(encoding="utf-8"))
-        if path == "processor_config.json" and family.processor is not None:
-            content["auto_map"] = {"AutoProcessor": family.processor}
+        if path == PROCESSOR:
+            content |= of_processor
         named = content.get("processor_class")
         if named is not None and foreign_processor([str(named)], family) is not None:
             raise CheckpointError(

@@ -153,11 +153,25 @@ class Repo:
     def processor(self) -> Any:
         return AutoProcessor.from_pretrained(self.name, **self.pinned, trust_remote_code=True)
 
+    @property
+    def writes_short(self) -> bool:
+        """Whether the repo's processor writes a placeholder for each token that stays. Older repos have none."""
+        return hasattr(self.processor, "retention_ratio")
+
     @cached_property
     def inputs(self) -> Any:
+        """A prompt with a placeholder for every token of the video, which the model shortens."""
+        inputs = self.written(**{"retention_ratio": 1.0, "max_video_tokens": 2**62} if self.writes_short else {})
+        inputs.pop("num_kept_video_tokens", None)
+        return inputs
+
+    def written(self, **settings: Any) -> Any:
+        """Return what the repo's processor writes."""
         content = [{"type": "video"}, {"type": "text", "text": QUESTION}]
         prompt = self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-        inputs = self.processor(text=[prompt], videos=[[video()]], do_sample_frames=False, return_tensors="pt")
+        inputs = self.processor(
+            text=[prompt], videos=[[video()]], do_sample_frames=False, return_tensors="pt", **settings
+        )
         inputs = inputs.to(self.device)
         pixels = self.pixels_in(inputs)
         inputs[pixels] = inputs[pixels].to(self.model.dtype)
@@ -342,6 +356,20 @@ def check_generate(repo: Repo) -> str:
     return f"{full} prompt tokens, {repo.short_length} prefilled"
 
 
+def check_short_prompt(repo: Repo) -> str:
+    """The processor writes a prompt for the tokens that stay, which is answered as the whole one."""
+    if not repo.writes_short:
+        raise Skipped("the repo's processor writes whole prompts, which the model shortens")
+    inputs = repo.written()
+    length = inputs["input_ids"].shape[1]
+    require(length == repo.short_length, f"the prompt has {length} tokens, but {repo.short_length} stay.")
+    of_call = {"max_new_tokens": 3, "do_sample": False}
+    short, whole = (repo.model.generate(**each, **of_call) for each in (inputs, repo.inputs))
+    new = whole[:, repo.inputs["input_ids"].shape[1] :]
+    require(torch.equal(short[:, length:], new), "it is answered otherwise than the whole prompt.")
+    return f"{length} prompt tokens, answered as the {repo.inputs['input_ids'].shape[1]} of the whole prompt"
+
+
 def check_pipeline(task: str) -> Callable[[Repo], str]:
     def check(repo: Repo) -> str:
         expected, full, dtype = repo.short_length, repo.inputs["input_ids"].shape[1], repo.model.dtype
@@ -419,6 +447,7 @@ CHECKS: dict[str, Callable[[Repo], str]] = {
     **{name: check_auto_class(name) for name in shape.AUTO_MODEL_CLASSES},
     "AutoProcessor": check_processor,
     "generate": check_generate,
+    "short prompt": check_short_prompt,
     **{f"pipeline {task}": check_pipeline(task) for task in PIPELINE_TASKS},
     "save and load": check_save,
 }

@@ -52,7 +52,7 @@ def test_an_adapter_alone_gives_the_logits_of_pefts_own_model(family: Family, tm
     tuned = adapted(family, family.folder)
     tuned.save_pretrained(tmp_path)
     model, processor = package.load(tmp_path, retention_ratio=1.0, device="cpu")
-    assert type(model) is family.case.model_class and type(processor) is type(family.processor)
+    assert type(model) is family.case.model_class and type(processor) is type(family.writing_short.processor)
     inputs = family.one_video()
     with torch.no_grad():
         logits = model(**inputs).logits

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from transformers import ProcessorMixin
 
@@ -173,7 +173,7 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
             video_sizes: (frames, height, width) of each video.
         """
         settings = self.count_settings(**_taken(kwargs, COUNTED_BY))
-        data = super()._get_num_multimodal_tokens(
+        data = cast(Any, super())._get_num_multimodal_tokens(
             image_sizes=image_sizes, **kwargs, **{} if video_sizes is None else {"video_sizes": video_sizes}
         )
         if video_sizes is not None and data.num_video_tokens is not None:

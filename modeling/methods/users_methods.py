@@ -92,8 +92,8 @@ def register_compression_method(
             Without it, this project's processors cannot write prompts for the method, and the stock ones must.
 
     Raises:
-        ValueError: if another function has the name, if a setting is not known, or if what is registered is not a
-            function.
+        ValueError: if another function has the name, if a setting is not known, or if what is registered, or its
+            count, is not a function.
     """
     check_registration("compression method", name, settings, SETTING_NAMES)
     if count is not None and not callable(count):

@@ -83,7 +83,7 @@ def test_run_without_arguments_answers_truly_and_says_that_it_is_a_demo() -> Non
     said = dict(re.findall(r"^(?:Answer of )?(Prompt|Truth|[\w.= ]+?)(?: \([^)]*\)\n|  +)(.+)$", shown, re.M))
     assert (said["Prompt"], said["Truth"]) == (clip.question, clip.answer)
     assert said["all tokens"] == said["retention_ratio=0.25"] == clip.answer != said["uniform_frames"]
-    verdict = r"25 %: same answer, 3\.8× fewer video tokens, prefill \d+\.\d× (faster|slower)"
+    verdict = r"25 %: same answer, 4\.0× fewer video tokens, prefill \d+\.\d× (faster|slower)"
     assert re.fullmatch(verdict, shown.splitlines()[-1])
 
 

@@ -63,7 +63,7 @@ FAST_MISTAKES = [
     (["run", "--retention-ratio", "25%"], "`--retention-ratio` is '25%', but must be a number in (0, 1]"),
     (["bench", "--retention-ratio", "25", "-o", "out"], "`--retention-ratio` has '25'"),
     (["run", "--import", "nowhere"], "`--import nowhere` failed"),
-    (["run", "--compression-rounding", "up"], "`--compression-rounding` is 'up', but must be one of 'ceil'"),
+    (["run", "--compression-rounding", "up"], "`--compression-rounding` is 'up', but must be one of 'exact'"),
     (["explain", "-o", "a.png", "--compression-window", "0"], "`--compression-window` is 0"),
     (["run", "--dtype", "int8"], "`--dtype` is 'int8', but must be one of auto, float32"),
     (["run", "--device", "toaster"], "`--device` is 'toaster', but must be auto, cpu, cuda"),

@@ -681,6 +681,12 @@ def test_a_base_that_cannot_be_read_is_reported_by_name(hub: LoopbackHub, api: H
         hub_base(api, BASE, None)
 
 
+@pytest.mark.parametrize("name", ["org/x](https://evil.example)", "org/x\n# y", "<b>/x", "a/b/c"])
+def test_a_base_model_that_is_no_hub_id_is_refused(name: str) -> None:
+    with pytest.raises(OptionError, match=r"`--base-model` is .*, which is not a valid Hub name"):
+        PublishOptions(base="folder", repo=REPO, base_model=name).check()
+
+
 def test_an_unknown_and_an_unauthorised_token_are_refused(hub: LoopbackHub, staged: StagedRepo) -> None:
     hub.tokens["hf_eve"] = {"name": "eve", "orgs": []}
     namespace = r"is not in a namespace of yours\. Choose one of these: eve"

@@ -122,7 +122,7 @@ def test_a_killed_worker_loses_and_repeats_nothing_and_the_same_command_asks_onl
 
 
 def test_a_request_with_which_workers_die_gets_an_error_and_a_model_that_kills_them_ends_the_run(
-    home: Path, alone: dict[str, dict[str, Any]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    home: Path, alone: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     """Ray itself would start a worker again without end."""
     module = tmp_path / f"deadly_{tmp_path.name}.py"
@@ -136,11 +136,11 @@ def test_a_request_with_which_workers_die_gets_an_error_and_a_model_that_kills_t
         "    return read(source, *args, **more)\n"
         "engine.read_video = reading\n"
     )
-    lines = (home / "requests.jsonl").read_text().splitlines()[:8]
+    lines, one = (home / "requests.jsonl").read_text().splitlines()[:8], ("--ray-workers", 1)
     lines[3] = json.dumps({"id": "deadly", "video": "deadly.mp4", "prompt": "What?"})
     (home / "some.jsonl").write_text("\n".join(lines))
     (home / "deadly.mp4").touch()
-    code, shown, error = on_ray(home, "some.jsonl", "some.out.jsonl", "--import", module, "--rows-per-part", 4)
+    code, shown, error = on_ray(home, "some.jsonl", "some.out.jsonl", "--import", module, "--rows-per-part", 4, *one)
     found = rows(home / "some.out.jsonl")
     assert code == 3 and "Answered: 7 of 8 requests" in shown, error
     assert found.pop("deadly")["error"].startswith("2 workers died while they answered this request alone. ")
@@ -149,11 +149,11 @@ def test_a_request_with_which_workers_die_gets_an_error_and_a_model_that_kills_t
 
     module = tmp_path / f"deadly_model_{tmp_path.name}.py"
     module.write_text(f"import os\nif os.getpid() != {os.getpid()}: os._exit(1)\n")
-    code, _, error = on_ray(home, "some.jsonl", "none.jsonl", "--import", module, "--ray-workers", 1)
+    code, _, error = on_ray(home, "some.jsonl", "none.jsonl", "--import", module, *one)
     assert code == 2 and "Error: a worker died 2 times while it loaded the model. " in error
     module = tmp_path / f"bad_{tmp_path.name}.py"
     module.write_text(f"import os\nif os.getpid() != {os.getpid()}: raise ValueError('not here')\n")
-    code, _, error = on_ray(home, "some.jsonl", "none.jsonl", "--import", module, "--ray-workers", 1)
+    code, _, error = on_ray(home, "some.jsonl", "none.jsonl", "--import", module, *one)
     assert code == 2 and re.search(r"Error: `--import .*` failed: ValueError: not here", error)
 
 

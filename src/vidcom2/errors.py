@@ -66,7 +66,7 @@ def reason_of(error: Exception, reading: bool = False) -> str:
     Raises:
         Exception: the error itself, if no other request can be answered after it.
     """
-    if type(error).__name__ in DEAD or "CUDA error" in str(error):
+    if type(error).__name__ in DEAD or (isinstance(error, RuntimeError) and "CUDA error" in str(error)):
         raise error
     if is_out_of_memory(error):
         return OUT_OF_MEMORY.format(memory_reason(error))

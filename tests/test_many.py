@@ -463,6 +463,11 @@ def test_all_that_is_left_out_of_a_folder_is_named_with_what_it_is(
     assert "Left out: 1 files that hold no video. The first is two lines.txt" in shown
     assert "Left out: 1 links to folders. The first is linked" in shown
     (home / "inner/a.mp4").rename(home / "inner/.a.mp4")
+    (home / os.fsdecode(b"\xff.mp4")).touch()  # no UTF-8, which a terminal may not take
+    given = [sys.executable, "-m", "vidcom2", "run", "--videos", str(home), "--check"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8:strict"}
+    checked = subprocess.run(given, env=environment, capture_output=True, text=True, check=False)
+    assert checked.returncode == 3 and "request \\udcff.mp4: the file " in checked.stdout, checked.stderr
     with pytest.raises(OptionError, match=r"holds no video, but nothing else\."):
         requests_of_folder(home / "inner", "What?")
 

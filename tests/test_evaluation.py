@@ -25,7 +25,7 @@ from vidcom2.answering.named_choice import normalised
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.questions import Question, prompt_of, read_questions
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.errors import OptionError
+from vidcom2.errors import BUG, OptionError
 from vidcom2.evaluation.batches import compressed_answers
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import paired_interval, summary, wilson, write_report
@@ -200,6 +200,7 @@ def test_each_line_of_the_file_is_a_question(tmp_path: Path) -> None:
         ({"video": "a.mp4", "prompt": "What?"}, "`question` is missing.*`prompt`"),
         (GOOD | {"video": " "}, "`video` is ' '"),
         (GOOD | {"kind": 1}, "`kind` is 1"),
+        (GOOD | {"kind": "two\nlines"}, r"`kind` is 'two\\nlines', but must be a text of one line"),
         (GOOD | {"id": True}, "`id` is True"),
         (GOOD | {"id": "1"}, "`id` is '1'"),
         (GOOD | {"chat_template_kwargs": {}}, "`chat_template_kwargs`"),
@@ -400,7 +401,7 @@ def test_a_bad_video_gives_an_error_row_and_is_tried_again_next_time(checkpoint:
     assert Counter(json.loads(line)["id"] for line in path.read_text().splitlines()) == dict.fromkeys("0123", 1)
 
 
-def test_a_batch_that_does_not_fit_into_memory_is_halved_and_a_bug_is_raised(
+def test_a_batch_that_does_not_fit_into_memory_is_halved_and_a_bug_is_the_error_of_its_question(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     sizes: list[int] = []
@@ -421,8 +422,16 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved_and_a_bug_is_raised(
     assert [row["id"] for row in read_lines(tmp_path / "a")] == [question.id for question in questions]
     rows = evaluate(checkpoint, questions, large(full, 0), tmp_path / "b", **given)
     assert all(row["error"].startswith("out of memory (CUDA out of memory. Tried.)") for row in rows)
-    with pytest.raises(KeyError):
-        evaluate(checkpoint, questions, large(KeyError("x"), 2), tmp_path / "c", **given)
+    sizes.clear()
+    rows = evaluate(checkpoint, questions, large(KeyError("x"), 4), tmp_path / "c", **given)
+    assert sizes == [5, 2, 4] and all("answers" in row for row in rows)
+    given["read"] = lambda source, n: {}[source] if source == "0 4" else read(source, n)
+    rows = evaluate(checkpoint, questions, large(full, 9), tmp_path / "d", **given)
+    assert rows[0]["error"].startswith(f"{BUG}: KeyError: '0 4'") and all("answers" in row for row in rows[1:])
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(checkpoint, questions, large(KeyboardInterrupt(), 0), tmp_path / "e", **given)
+    with pytest.raises(OptionError, match="two questions have the id '1'"):
+        evaluate(checkpoint, [*questions, questions[1]], large(full, 9), tmp_path / "f", **given)
 
 
 @pytest.mark.usefixtures("methods_restored")

@@ -159,8 +159,8 @@ def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
             raise OptionError(f"`answer` is {brief(given['answer'])}, but must be one of `choices`, or its letter")
         answers = (choices[right],)
     kind = given.get("kind")
-    if kind is not None and not isinstance(kind, str):
-        raise OptionError(f"`kind` is {brief(kind)}, but must be a text")
+    if kind is not None and (not isinstance(kind, str) or len(kind.splitlines()) != 1):
+        raise OptionError(f"`kind` is {brief(kind)}, but must be a text of one line")
     if "chat_template_kwargs" in given:
         raise OptionError("`chat_template_kwargs` holds for all questions. Pass it as --chat-template-kwargs")
     video = video_from(given["video"], folder)

@@ -25,8 +25,8 @@ from ..toys import toy_of
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
     INTERRUPTED,
-    SOME_ERRORS,
     command_line,
+    exit_with,
     imported_files,
     one_line_errors,
     print_line,
@@ -175,8 +175,7 @@ def eval_command(options: EvalOptions) -> None:
         print_line(f"[yellow]Named no option:[/] {escape(line)}")
     print_line(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
     print_verdict(verdict_of_eval(results))
-    if errors:
-        raise typer.Exit(SOME_ERRORS)
+    exit_with([f"{row['id']}: {row['error']}" for row in errors])
 
 
 def _evaluated(

@@ -14,7 +14,7 @@ from ..answering.candidates import Candidate, compared_candidates
 from ..answering.prompting import check_template_arguments
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
-from ..errors import OptionError, is_out_of_memory, memory_reason
+from ..errors import OptionError, is_out_of_memory, memory_reason, reason_of
 from ..records.fingerprints import video_stamp
 from ..records.provenance import commit
 from ..records.run_record import AnswerFile, stamp_of, versions_of_answers
@@ -91,28 +91,27 @@ def evaluate(
     compared = compared_candidates(candidates)
     check_template_arguments(checkpoint.processor, chat_template_kwargs)
     of_template = dict(chat_template_kwargs or {})
-    answered = answers.answered()
-    for question in questions:
-        if question.id in answered:
-            answers.check_answer(
-                question.id, answered[question.id], stamp_of(question.given, question.video), "question"
-            )
+    asked = ((question.id, stamp_of(question.given, question.video)) for question in questions)
+    answers.check_answers(answers.answered(), asked, "question")
     rows = answers.rows_to_continue()
     left = [question for question in questions if question.id not in rows]
     shown = ShownFrames(checkpoint, compared, num_frames, read, of_template)
+    size = batch_size
     while left:
         progress("Answering", len(questions) - len(left), len(questions))
-        together = left[:batch_size]
+        together = left[:size]
         stamps = [video_stamp(question.video) for question in together]  # before they are read
         try:
             done = rows_of_batch(shown, together, max_new_tokens)
+            size = batch_size
         except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(together) > 1:
-                batch_size = len(together) // 2
+            full = is_out_of_memory(error)
+            reason = OUT_OF_MEMORY.format(memory_reason(error)) if full else reason_of(error)
+            if len(together) > 1:  # other errors are those of one question
+                size = len(together) // 2
+                batch_size = size if full else batch_size
                 continue
-            done = [row_of(question, error=OUT_OF_MEMORY.format(memory_reason(error))) for question in together]
+            done = [row_of(question, error=reason) for question in together]
         done = [row | {"video_file": stamp} for row, stamp in zip(done, stamps, strict=True)]
         answers.add(done)
         rows |= {row["id"]: row for row in done}

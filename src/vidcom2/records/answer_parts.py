@@ -8,6 +8,7 @@ PyArrow knows (`s3://`, `gs://`). Needs PyArrow, which comes with Ray Data. Noth
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -49,7 +50,7 @@ class AnswerParts(RunOutput):
             if "://" in output:
                 self.system, self.folder = fs.FileSystem.from_uri(self.name)
             else:
-                self.system, self.folder = fs.LocalFileSystem(), str(Path(self.name).absolute())
+                self.system, self.folder = fs.LocalFileSystem(), os.path.realpath(self.name)
             kind = self.system.get_file_info(self.folder).type
         except (OSError, ValueError) as error:
             raise OptionError(f"cannot write to `--output` {output!r}: {' '.join(str(error).split())}.") from None

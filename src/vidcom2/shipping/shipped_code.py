@@ -110,8 +110,9 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
         if Path(name).name == name and name.endswith(".py") and _is_same(target / name, written[name]):
             (target / name).unlink(missing_ok=True)
     for name, content in changed.items():
-        # A file that exists is replaced: it could be a link to one elsewhere, and several processes may save at once.
-        write_whole(target / name, content)
+        if (target / name).is_symlink():  # to a file elsewhere, which stays as it is
+            (target / name).unlink(missing_ok=True)
+        write_whole(target / name, content)  # several processes may save at once
 
 
 def check_repo(

@@ -44,10 +44,11 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Result:
-    """A measured table for the card."""
+    """A measured table for the card. `notes` say what its columns and brackets mean, if the file does."""
 
     title: str
     table: str
+    notes: str
     provenance: str
 
 
@@ -95,7 +96,8 @@ def read_result(path: Path, models: Sequence[str], files: str | None = None) -> 
         f"`{certificate['command']}` on {certificate['device']}, {certificate['date']}; torch {certificate['torch']}, "
         f"transformers {certificate['transformers']}, vidcom2 {certificate['vidcom2_commit']}{dirty}."
     )
-    return Result(content.get("title", path.stem.replace("_", " ")), "\n".join(lines), provenance)
+    title = content.get("title", path.stem.replace("_", " "))
+    return Result(title, "\n".join(lines), content.get("notes", ""), provenance)
 
 
 def _shown(value: Any) -> str:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     Answerer: TypeAlias = Callable[[VidCom2GenerationMixin, Batch, int], tuple[Tensor, Tensor]]
 
 
+BASELINE = {**ALL_TOKENS, "vision_method": "full"}  # the settings with which the model is its parent
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One way to compress.
@@ -58,14 +61,14 @@ class Candidate:
 
 
 class AllTokens(Candidate):
-    """The candidate that keeps all tokens, with which the others are compared."""
+    """The candidate that keeps all tokens, with which the others are compared: the stock model."""
 
     def __init__(self) -> None:
-        super().__init__("all tokens", 1.0)
+        super().__init__("all tokens", 1.0, {"vision_method": "full"})
 
     def settings_in(self, config: Any) -> CompressionSettings:
-        """Return the settings that keep all tokens, also where the config has a budget."""
-        return config.compression_settings(**ALL_TOKENS)
+        """Return the settings of the stock model, also where the config has a budget or a vision method."""
+        return config.compression_settings(**BASELINE)
 
 
 def compared_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:

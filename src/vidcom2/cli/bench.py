@@ -473,7 +473,7 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
             print_line(f"[yellow]Not measured:[/] {escape(line)}")
         if not content["complete"]:
             print_line("[yellow]Stopped early:[/] some contenders had fewer turns than were asked for.")
-        out.print(notes(shown), highlight=False, style="dim")
+        out.print(notes(shown, rows), highlight=False, style="dim")
         print_line(escape(f"In {path.parent}: {', '.join(each.name for each in (path, *plots))}"))
         print_verdict(verdict_of_bench(rows))
     if as_json:

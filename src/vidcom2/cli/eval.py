@@ -15,7 +15,7 @@ from ..answering.questions import Question, checked_questions, read_questions
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, written_to
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
-from ..evaluation.tables import named, table, without_options
+from ..evaluation.tables import named, table, unanswered
 from ..finding_checkpoints import Resolved, resolve
 from ..placement import Placement
 from ..records.fingerprints import certificate_of, check_loaded, identity_of
@@ -171,8 +171,8 @@ def eval_command(options: EvalOptions) -> None:
     for result in results:
         if "refused" in result:
             print_line(f"[yellow]Refused:[/] {escape(named(result))}, {escape(result['refused'])}")
-    for line in without_options(results):
-        print_line(f"[yellow]Named no option:[/] {escape(line)}")
+    for line in unanswered(results):
+        print_line(f"[yellow]Not answered:[/] {escape(line)}")
     print_line(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
     print_verdict(verdict_of_eval(results))
     if errors:

@@ -132,6 +132,12 @@ def video_stamp(source: object) -> str | None:
         return None
 
 
+def video_place(source: str) -> str:
+    """Return where a video is, whatever name leads there: the resolved path of a file, or a URL unchanged."""
+    path = local_path(source)
+    return source if path is None else str(Path(path).resolve())
+
+
 def stamped(source: str | None) -> tuple[str, str] | None:
     """Return a video's absolute path with its `video_stamp`, which is taken before it is read; None where there is no
     file."""

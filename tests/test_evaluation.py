@@ -391,45 +391,45 @@ def test_an_interrupted_run_is_continued_and_other_runs_are_kept_out(checkpoint:
     questions, candidates = asked("0 4", "1 4", "2 4", "3 4", "4 4"), candidates_of("random", "0.5")
     whole, halted = tmp_path / "whole.jsonl", tmp_path / "halted.jsonl"
     evaluate(checkpoint, questions, candidates, whole, batch_size=2, read=read)
-    read_here: list[str] = []
+    read_here, killed_at = [], ["3 4"]
 
-    def killed(source: str, num_frames: int) -> Video:
-        if source == "3 4":
+    def reading(source: str, num_frames: int) -> Video:
+        if source in killed_at:
             raise KeyboardInterrupt
-        return read(source, num_frames)
-
-    def noting(source: str, num_frames: int) -> Video:
         read_here.append(source)
         with pytest.raises(OptionError, match="another run is writing"), locked_output(halted):
             pass
         return read(source, num_frames)
 
     with pytest.raises(KeyboardInterrupt):
-        evaluate(checkpoint, questions, candidates, halted, batch_size=2, read=killed)
+        evaluate(checkpoint, questions, candidates, halted, batch_size=2, read=reading)
     assert len(halted.read_text().splitlines()) == 2  # the answers of the batches before
     with halted.open("a") as file:
         file.write('{"id": "2", "given": {"vi')  # as if killed while writing
-    evaluate(checkpoint, questions, candidates, halted, batch_size=2, read=noting)
+    killed_at.clear()
+    read_here.clear()
+    evaluate(checkpoint, questions, candidates, halted, batch_size=2, read=reading)
     assert read_here == ["2 4", "3 4", "4 4"]
     assert halted.read_text() == whole.read_text()
 
 
 def test_a_bad_video_gives_an_error_row_and_is_tried_again_next_time(checkpoint: Checkpoint, tmp_path: Path) -> None:
     questions, candidates, path = asked("0 4", "bad", "bad", "1 4"), candidates_of("random", "0.5"), tmp_path / "a"
-    tries: list[str] = []
+    tries, bad = [], ["bad"]
 
     def reading(source: str, num_frames: int) -> Video:
         tries.append(source)
-        if source == "bad":
+        if source in bad:
             raise VideoError("cannot read it:\n no frames.")
-        return read(source, num_frames)
+        return read("5 4" if source == "bad" else source, num_frames)
 
     rows = evaluate(checkpoint, questions, candidates, path, batch_size=4, read=reading)
     assert [row.get("error") for row in rows] == [None, *["cannot read it: no frames."] * 2, None]
     assert "answers" not in rows[1] and tries == ["0 4", "bad", "1 4"]
     tries.clear()
-    again = evaluate(checkpoint, questions, candidates, path, read=lambda source, n: read("5 4", n))
-    assert all("answers" in row for row in again) and again[0] == rows[0] and again[3] == rows[3]
+    bad.clear()
+    again = evaluate(checkpoint, questions, candidates, path, read=reading)
+    assert tries == ["bad"] and all("answers" in row for row in again) and again[0] == rows[0] and again[3] == rows[3]
     assert Counter(json.loads(line)["id"] for line in path.read_text().splitlines()) == dict.fromkeys("0123", 1)
 
 
@@ -745,21 +745,73 @@ def test_recorded_answers_of_another_model_are_refused_in_python(folder: Path, t
     arguments = {"num_frames": 4, "read": read}
     own = load_checkpoint(str(folder), device="cpu")
     rows = evaluate(own, questions, candidates, path, **arguments)
-    assert evaluate(load_checkpoint(str(folder), device="cpu"), questions, candidates, path, **arguments) == rows
+    by_hand = Checkpoint("by hand", own.model, own.processor)
+    for same in (load_checkpoint(str(folder), device="cpu"), by_hand):
+        assert evaluate(same, questions, candidates, path, **arguments) == rows
     other = load_checkpoint(str(save_tiny(tmp_path / "other", seed=1)), device="cpu")
-    unknown = Checkpoint("by hand", own.model, own.processor)
     exact = load_checkpoint(str(folder), device="cpu", compression_rounding="exact")
+    trained = load_checkpoint(str(folder), device="cpu")
+    trained.model.get_output_embeddings().weight.data[3, 5] += 1e-3
+    penalized = load_checkpoint(str(folder), device="cpu")
+    penalized.model.generation_config.repetition_penalty = 1.05
+    smaller, templated, retokenized = (load_checkpoint(str(folder), device="cpu") for _ in range(3))
+    smaller.processor.video_processor.image_mean = [0.1, 0.1, 0.1]
+    templated.processor.chat_template += "\n"
+    retokenized.processor.tokenizer.add_tokens(["<mine>"])
+
+    def of_user(model: Any, batch: Batch, max_new_tokens: int) -> Any:
+        raise AssertionError("nothing is left to answer")
+
+    of_function = [Candidate("random", 0.5, candidates[0].settings, of_user)]
     for model, asking, compared, more, reason in (
-        (other, questions, candidates, {}, "holds the answers of another run: `model` was"),
+        (other, questions, candidates, {}, "holds the answers of another run: `weights` was"),
+        (trained, questions, candidates, {}, "`weights` was"),
+        (penalized, questions, candidates, {}, "`generation_config.repetition_penalty` was"),
         (exact, questions, candidates, {}, "`model_settings.compression_rounding` was 'ceil' and is 'exact'"),
+        *((each, questions, candidates, {}, "`processor` was") for each in (smaller, templated, retokenized)),
         (own, questions, candidates_of("random", "0.4"), {}, "`candidates` was"),
+        (own, questions, of_function, {}, "`candidates` was"),
         (own, questions, candidates, {"num_frames": 3}, "`num_frames` was 4 and is 3"),
+        (own, questions, candidates, {"read": lambda source, n: read(source, n)}, "`read` was"),
         (own, asked("1 4", "0 4"), candidates, {}, "the answer to another question of id '0'"),
-        (unknown, questions, candidates, {}, "it is not known whether this model gave them"),
     ):
         with pytest.raises(OptionError, match=reason):
             evaluate(model, asking, compared, path, **arguments | more)
-    assert read_lines(path) == rows
+    with pytest.raises(OptionError, match="two questions have the id '1'"):
+        evaluate(own, [*questions, questions[1]], candidates, tmp_path / "b.jsonl", **arguments)
+    assert read_lines(path) == rows and not (tmp_path / "b.jsonl").exists()
+
+
+@pytest.mark.usefixtures("methods_restored")
+@pytest.mark.parametrize("setting", ["compression_method", "vision_method"])
+def test_answers_of_a_method_whose_code_has_changed_are_not_continued(
+    checkpoint: Checkpoint, setting: str, tmp_path: Path
+) -> None:
+    """A notebook defines its method again, under the same name. A function that the method calls may change as well."""
+
+    def defined(share: float, helper: str = "") -> None:
+        code = f"""
+from vidcom2 import VideoCompression, register_compression_method, register_vision_method
+def kept(tokens):
+    return tokens[..., 0] > {share}{helper}
+def mine(video, settings):
+    return VideoCompression.of_mask(kept(video.tokens))
+def changed(groups, computed, settings):
+    return kept(groups)
+register_compression_method("mine")(mine)
+register_vision_method("mine")(changed)
+"""
+        exec(code, {"__name__": "notebook"})
+
+    candidates = [Candidate("random", 0.5, {"compression_method": "random", setting: "mine"})]
+    given = {"num_frames": 4, "max_new_tokens": 1, "read": read}
+    defined(-1e9)
+    rows = evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", **given)
+    defined(-1e9)
+    assert evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", **given) == rows
+    defined(0.0)
+    with pytest.raises(OptionError, match="`candidates` was"):
+        evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", **given)
 
 
 def test_a_record_without_answers_keeps_no_other_run_out(tmp_path: Path) -> None:

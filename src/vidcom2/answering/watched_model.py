@@ -32,20 +32,28 @@ def encoder_identity(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what the features of a video and its place in a prompt depend on besides the settings: all weights but the
     language model's, their config, and the processor."""
     inner: Any = checkpoint.model.model
-    processor: Any = checkpoint.processor
-    # The chat template is read anew for each question.
-    own = {name: value for name, value in vars(processor).items() if name != "chat_template"}
-    of_processor = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
     return {
         "dtype": str(inner.dtype),
         "weights": _weights(inner, without=LANGUAGE_MODEL),
         "config": _of_json(_declared(inner.config, without=("text_config",))),
-        "processor": _of_json([processor.video_processor.to_dict(), of_processor]),
+        "processor": processor_identity(checkpoint.processor, of_video=True),
     }
 
 
+def processor_identity(processor: Any, of_video: bool = False) -> str:
+    """Return a digest of what a processor makes of a prompt or, if asked, of its video alone, for which the vocabulary
+    and the chat template do not count."""
+    own = {name: value for name, value in vars(processor).items() if isinstance(value, bool | int | float | str)}
+    of_text = {"chat_template": own.pop("chat_template", None), "vocabulary": processor.tokenizer.get_vocab()}
+    return _of_json([processor.video_processor.to_dict(), own, *([] if of_video else [of_text])])
+
+
 def model_identity(model: Any) -> dict[str, Any]:
-    """Return what a KV cache depends on besides the features."""
+    """Return what answers depend on besides the processor, as a KV cache does besides the features.
+
+    Raises:
+        OptionError: if weights are offloaded, so that they are not in memory.
+    """
     return {
         "weights": _weights(model),
         "config": _of_json(_declared(model.config)),

@@ -4,10 +4,15 @@ A name does not suffice: two training runs may both end in a folder `final`. Not
 """
 
 import hashlib
+import inspect
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
-from pathlib import Path
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path, PurePath
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from ..checks import local_path
@@ -24,6 +29,8 @@ CHAT_TEMPLATES = "additional_chat_templates"
 RECORD_SUFFIX = ".run.json"  # of `vidcom2 run`, whose answers may lie in the model's folder
 HASHED_BYTES = 32 * 2**20  # a larger file is sampled, since reading all of it takes as long as loading it
 SAMPLES, SAMPLE_BYTES = 32, 64 * 2**10
+PACKAGE = __name__.partition(".")[0] + "."
+PLAIN = (str, bytes, int, float, complex, PurePath, type(None), type(...))  # values that do not change
 
 
 def identity_of(source: Source) -> dict[str, Any]:
@@ -122,14 +129,17 @@ def stamp(path: Path) -> str:
 
 
 def video_stamp(source: object) -> str | None:
-    """Return the `stamp` of a video file; None for a URL, frames already read, and where there is no file."""
-    path = local_path(source) if isinstance(source, str) else None
-    if not path:
-        return None
+    """Return the `stamp` of a video file, or one of all pictures of a list; None for a URL, frames already read, and
+    where there is no file."""
+    names = source if isinstance(source, list | tuple) else [source]
+    paths = [local_path(fspath(name)) for name in names if isinstance(name, str | PathLike)]
     try:
-        return stamp(Path(path))
+        stamps = [stamp(Path(path)) for path in paths if path]
     except (OSError, ValueError):  # reading the video will report it
         return None
+    if not stamps or names is not source:
+        return stamps[0] if stamps else None
+    return f"{len(stamps)} pictures, {hashlib.sha256(' '.join(stamps).encode()).hexdigest()[:16]}"
 
 
 def video_place(source: str) -> str:
@@ -138,13 +148,15 @@ def video_place(source: str) -> str:
     return source if path is None else str(Path(path).resolve())
 
 
-def stamped(source: str | None) -> tuple[str, str] | None:
-    """Return a video's absolute path with its `video_stamp`, which is taken before it is read; None where there is no
-    file."""
+def stamped(source: Any) -> tuple[str | list[str], str] | None:
+    """Return a video's absolute path, or those of a list of pictures, with its `video_stamp`, which is taken before it
+    is read; None where there is no file."""
     now = video_stamp(source)
-    if source is None or now is None:
+    if now is None:
         return None
-    return str(Path(local_path(source) or source).absolute()), now
+    names = source if isinstance(source, list | tuple) else [source]
+    paths = [name if (path := local_path(fspath(name))) is None else str(Path(path).absolute()) for name in names]
+    return (paths if names is source else paths[0]), now
 
 
 def video_changed(before: str | None, now: str | None) -> bool:
@@ -171,3 +183,55 @@ def module_files(module: str) -> dict[str, Path]:
         return {path.name: path}
     root = path.parent.parent
     return {each.relative_to(root).as_posix(): each for each in path.parent.rglob("*.py")}
+
+
+def code_digest(function: Any) -> str:
+    """Return a fingerprint of what a function does: its code, the values that are bound to it, and the functions,
+    classes and values of its own module that it names, in turn.
+
+    It is the same in another process, unless that runs another version of Python. Lists and the like are left out, since
+    they may change while the function runs, and so are the modules that it imports.
+    """
+    return hashlib.sha256("\n".join(_parts(function, set())).encode()).hexdigest()[:16]
+
+
+def _parts(value: Any, seen: set[int]) -> Iterator[str]:
+    """Yield what a value consists of. `seen` are the functions and classes that were described already."""
+    value = inspect.unwrap(value) if callable(value) else value
+    inner: Iterable[Any] = ()
+    if isinstance(value, PLAIN):
+        yield repr(value)
+    elif isinstance(value, frozenset):
+        yield repr(sorted(map(repr, value)))
+    elif isinstance(value, tuple):
+        inner = value
+    elif isinstance(value, CodeType):
+        inner = (value.co_code, value.co_names, value.co_consts)
+    elif isinstance(value, partial):
+        yield json.dumps([value.args, value.keywords], sort_keys=True, default=lambda each: [*_parts(each, seen)])
+        inner = (value.func,)
+    elif isinstance(value, MethodType):
+        bound = (item for item in sorted(vars(value.__self__).items()) if isinstance(item[1], PLAIN))
+        inner = (value.__func__, type(value.__self__), *bound)
+    elif isinstance(value, FunctionType | type) and id(value) not in seen and not value.__module__.startswith(PACKAGE):
+        seen.add(id(value))
+        if isinstance(value, type):
+            inner = (each for each in vars(value).values() if isinstance(each, FunctionType))
+        else:
+            named = [value.__globals__.get(name) for name in sorted({*_names(value.__code__)})]
+            own = (each for each in named if getattr(each, "__module__", value.__module__) == value.__module__)
+            inner = (value.__code__, value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ()), *own)
+    elif callable(value):
+        call = type(value).__call__
+        yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+        inner = (MethodType(call, value),) if isinstance(call, FunctionType) else ()
+    for each in inner:
+        yield from _parts(each, seen)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names that a function's code reads, in the functions inside it as well."""
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names(each)

@@ -271,6 +271,27 @@ def test_a_bad_line_is_refused_with_its_number_and_the_reason(line: Any, reason:
         read_questions(path)
 
 
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"answers": ("C",), "choices": ("cat", "dog")}, r"`answers` is \('C',\), but must be one of `choices`"),
+        ({"answers": ("cat", "dog"), "choices": ("cat", "dog")}, "must be one of `choices`"),
+        ({"answers": "dog"}, "`answers` is 'dog', but must be a tuple of texts"),
+        ({"answers": ()}, r"`answers` is \(\), but"),
+        ({"answers": ("dog", "...")}, r"`answers` is \('dog', '...'\), but"),
+        ({"answers": (3,)}, r"`answers` is \(3,\), but"),
+        ({"choices": "AB"}, "`choices` is 'AB', but"),
+        ({"choices": ()}, r"`choices` is \(\), but"),
+    ],
+    ids=str,
+)
+def test_a_question_of_python_is_refused_where_no_answer_could_be_right(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        Question("1", "a.mp4", "Which?", **given)
+    for right in ("b", "B. dog", "dog"):
+        assert Question("1", "a.mp4", "Which?", (right,), ("cat", "dog")).is_correct("B")
+
+
 def test_bad_questions_are_reported_before_a_model_is_loaded(tmp_path: Path) -> None:
     for path in (
         tmp_path / "missing.jsonl",
@@ -304,6 +325,8 @@ def test_every_method_is_a_candidate_at_every_ratio() -> None:
         ("vidcom2,vidcom2", "0.5", "`--methods` has 'vidcom2' twice"),
         ("vidcom2", "0.5,1.0", "`--ratios` has '1.0'"),
         ("vidcom2", "half", "`--ratios` has 'half'"),
+        ("vidcom2", "0.5,0.50", "`--ratios` has '0.5' twice"),
+        ("vidcom2", "0.12345678,0.1,0.12345679", "`--ratios` has '0.123457' twice"),
     ],
 )
 def test_bad_candidates_are_refused(methods: str, ratios: str, reason: str) -> None:

@@ -12,11 +12,18 @@ from test_evaluation import write_lines
 
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.errors import CheckpointError
+from vidcom2.finding_checkpoints import resolve
+from vidcom2.placement import Placement
 from vidcom2.records import fingerprints
-from vidcom2.records.fingerprints import code_digest, digest, folder_identity, model_files, model_identity, video_stamp
+from vidcom2.records.fingerprints import code_digest, digest, folder_identity, identity_of, model_files, video_stamp
 from vidcom2.toys import TOY
 
 COMMIT, OTHER_COMMIT = "0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"
+
+
+def model_identity(name: str | None, revision: str | None = None) -> dict[str, Any]:
+    """Return what identifies a model that is not loaded."""
+    return identity_of(resolve(name, Placement(revision=revision), {}).source)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +124,7 @@ def helped(value: int) -> int:
 
 
 def read_one(source: str, num_frames: int) -> int:
-    return [helped(each) for each in range(num_frames)][0]
+    return next(helped(each) for each in range(num_frames))
 
 
 class Reader:
@@ -137,7 +144,8 @@ def test_functions_are_the_same_if_they_do_the_same(monkeypatch: pytest.MonkeyPa
         return lambda source, num_frames: seen.append(source) or size
 
     every = [read_one, helped, made(1, []), made(2, []), Reader(1).read, Reader(2).read, lambda source, n: 1]
-    every += [partial(read_one, num_frames=1), partial(read_one, num_frames={"a": 2}), Reader, Reader(1), Reader(2), len, load_checkpoint]
+    every += [partial(read_one, num_frames=1), partial(read_one, num_frames={"a": 2}), Reader, Reader(1), Reader(2)]
+    every += [len, load_checkpoint]
     found = [code_digest(each) for each in every]
     assert len({*found}) == len(every)
     reader = Reader(1)

@@ -98,23 +98,19 @@ def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--meth
     Raises:
         OptionError: on a name, a setting or a ratio that is not accepted, or one that is given twice.
     """
-    words, numbers = _each_once(options[0], methods), _each_once(options[1], ratios)
+    words = [word.strip() for word in methods.split(",")]
+    numbers = [_ratio(word.strip(), options[1]) for word in ratios.split(",")]
+    for option, names in zip(options, (words, [f"{number:g}" for number in numbers])):  # as results call them
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise OptionError(f"`{option}` has {twice[0]!r} twice. Name each once.")
     ratio_is = f"Ratios go in `{options[1]}`."
     candidates = [
-        Candidate(word, _ratio(number, options[1]), _settings(word, options[0], ratio_is))
-        for word, number in product(words, numbers)
+        Candidate(word, number, _settings(word, options[0], ratio_is)) for word, number in product(words, numbers)
     ]
     for candidate in candidates:
         check_settings(candidate.overrides, typed={"compression_method": options[0]})
     return candidates
-
-
-def _each_once(option: str, given: str) -> list[str]:
-    words = [word.strip() for word in given.split(",")]
-    twice = [word for word in words if words.count(word) > 1]
-    if twice:
-        raise OptionError(f"`{option}` has {twice[0]!r} twice. Name each once.")
-    return words
 
 
 def _ratio(word: str, option: str) -> float:

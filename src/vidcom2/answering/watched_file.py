@@ -153,7 +153,7 @@ def read_header(path: Path) -> dict[str, Any]:
             f"{str(path)!r} has format {header['format']}, and this version of vidcom2 reads {FORMAT}. {AGAIN}"
         )
     if header["source"] and video_changed(header["source"][1], video_stamp(header["source"][0])):
-        raise OptionError(f"{header['source'][0]!r} has changed since {str(path)!r} was made of it. {AGAIN}")
+        raise OptionError(f"{header['source'][0]!r:.300} has changed since {str(path)!r} was made of it. {AGAIN}")
     return header
 
 

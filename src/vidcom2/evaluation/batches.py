@@ -26,26 +26,27 @@ PROMPT_END = 16  # tokens at the end of a prompt, among which a template begins 
 
 
 def rows_of_batch(shown: "ShownFrames", questions: Sequence[Question], max_new_tokens: int) -> list[dict[str, Any]]:
-    """Return the rows of a batch of questions."""
-    errors: dict[str, str] = {}
+    """Return the rows of a batch of questions. What all tokens refuse is the error of that question."""
+    rows: dict[str, dict[str, Any]] = {}
     prepared: list[PreparedQuestion] = []
     for question in questions:
         try:
             prepared.append(shown.prepared(question))
         except ValueError as error:
-            errors[question.id] = one_line(error)
+            rows[question.id] = row_of(question, error=one_line(error))
+    batches: dict[str, Batch] = {}
     answers: dict[str, dict[str, Any]] = {each.question.id: {} for each in prepared}
-    for label, given in (_answers(shown, prepared, max_new_tokens) if prepared else {}).items():
-        for each, answer in zip(prepared, given, strict=True):
-            answers[each.question.id][label] = answer
-            if label == AllTokens().label and "refused" in answer:
-                errors[each.question.id] = answer["refused"]
-    return [
-        row_of(question, error=errors[question.id])
-        if question.id in errors
-        else row_of(question, answers=answers[question.id])
-        for question in questions
-    ]
+    for candidate in shown.candidates if prepared else ():
+        found = _answers_of(candidate, shown.checkpoint, prepared, max_new_tokens, batches)
+        for each, answer in zip(prepared, found, strict=True):
+            answers[each.question.id][candidate.label] = answer
+            whole = answers[each.question.id][AllTokens().label]
+            if "refused" in whole:
+                rows[each.question.id] = row_of(each.question, error=whole["refused"])
+            elif "text" in answer:
+                answer["correct"] = each.question.is_correct(answer["text"])
+                answer["agrees"] = each.question.agree(answer["text"], whole["text"])
+    return [rows.get(each.id) or row_of(each, answers=answers[each.id]) for each in questions]
 
 
 def row_of(question: Question, **found: Any) -> dict[str, Any]:
@@ -127,23 +128,6 @@ class ShownFrames:
 # ---------------------------------------------------------------------------------------------------------------------
 # Answers
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def _answers(
-    shown: ShownFrames, prepared: Sequence[PreparedQuestion], max_new_tokens: int
-) -> dict[str, list[dict[str, Any]]]:
-    """Return label -> answers to these questions, for each candidate."""
-    answers: dict[str, list[dict[str, Any]]] = {}
-    batches: dict[str, Batch] = {}
-    for candidate in shown.candidates:
-        found = _answers_of(candidate, shown.checkpoint, prepared, max_new_tokens, batches)
-        answers[candidate.label] = found
-        whole = answers[AllTokens().label]
-        for each, answer, full in zip(prepared, found, whole, strict=True):
-            if "text" in answer and "text" in full:
-                answer["correct"] = each.question.is_correct(answer["text"])
-                answer["agrees"] = each.question.agree(answer["text"], full["text"])
-    return answers
 
 
 def _answers_of(

@@ -106,7 +106,7 @@ def named(result: Mapping[str, Any]) -> str:
 
 def cell(result: Mapping[str, Any], name: str, sign: str = "") -> str:
     """Return a share, or a difference of shares, and its interval in per cent; a number of answers as it is."""
-    value, low, high = (result.get(each) for each in (name, f"{name}_low", f"{name}_high"))
+    value, low, high = result[name], result.get(f"{name}_low"), result.get(f"{name}_high", 0.0)
     if value is None or name in UNANSWERED:
         return "–" if value is None else f"{value:,}"
     interval = "" if low is None else f" [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"

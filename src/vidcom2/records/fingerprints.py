@@ -17,8 +17,7 @@ from typing import Any
 
 from ..checks import local_path
 from ..errors import CheckpointError
-from ..finding_checkpoints import Source, resolve
-from ..placement import Placement
+from ..finding_checkpoints import Source
 from ..repo_shape import sha256_of
 from ..toys import TOYS
 
@@ -44,11 +43,6 @@ def identity_of(source: Source) -> dict[str, Any]:
         return own
     base = identity_of(source.base)
     return own | {"model": f"{own['model']} on {base['model']}", "base": base}
-
-
-def model_identity(name: str | None, revision: str | None = None) -> dict[str, Any]:
-    """Return what identifies the model of this name and revision, without loading it. Raises what `resolve` raises."""
-    return identity_of(resolve(name, Placement(revision=revision), {}).source)
 
 
 def folder_identity(folder: Path) -> dict[str, Any]:
@@ -186,52 +180,38 @@ def module_files(module: str) -> dict[str, Path]:
 
 
 def code_digest(function: Any) -> str:
-    """Return a fingerprint of what a function does: its code, the values that are bound to it, and the functions,
-    classes and values of its own module that it names, in turn.
+    """Return a fingerprint of what a function does: its code, the values that are bound to it, and the functions and
+    values of its own module that it names, in turn. It is the same in another process of this version of Python.
 
-    It is the same in another process, unless that runs another version of Python. Lists and the like are left out, since
-    they may change while the function runs, and so are the modules that it imports.
+    Lists and the like are left out, since they may change while it runs, and so are the modules that it imports.
     """
-    return hashlib.sha256("\n".join(_parts(function, set())).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(_parts(function, {}, set())).encode()).hexdigest()[:16]
 
 
-def _parts(value: Any, seen: set[int]) -> Iterator[str]:
-    """Yield what a value consists of. `seen` are the functions and classes that were described already."""
+def _parts(value: Any, module: Mapping[str, Any], seen: set[int]) -> Iterator[str]:
+    """Yield what a value in a module consists of. `seen` are the functions that were described already."""
     value = inspect.unwrap(value) if callable(value) else value
     inner: Iterable[Any] = ()
     if isinstance(value, PLAIN):
         yield repr(value)
-    elif isinstance(value, frozenset):
-        yield repr(sorted(map(repr, value)))
-    elif isinstance(value, tuple):
-        inner = value
+    elif isinstance(value, tuple | frozenset):
+        inner = value if isinstance(value, tuple) else sorted(value, key=repr)
     elif isinstance(value, CodeType):
-        inner = (value.co_code, value.co_names, value.co_consts)
+        named = (module.get(name) for name in value.co_names)
+        own = (each for each in named if getattr(each, "__module__", None) in (None, module.get("__name__")))
+        inner = (value.co_code, value.co_names, *value.co_consts, *own)
     elif isinstance(value, partial):
-        yield json.dumps([value.args, value.keywords], sort_keys=True, default=lambda each: [*_parts(each, seen)])
+        yield json.dumps([value.args, value.keywords], sort_keys=True, default=lambda x: [*_parts(x, module, seen)])
         inner = (value.func,)
-    elif isinstance(value, MethodType):
-        bound = (item for item in sorted(vars(value.__self__).items()) if isinstance(item[1], PLAIN))
-        inner = (value.__func__, type(value.__self__), *bound)
-    elif isinstance(value, FunctionType | type) and id(value) not in seen and not value.__module__.startswith(PACKAGE):
-        seen.add(id(value))
-        if isinstance(value, type):
-            inner = (each for each in vars(value).values() if isinstance(each, FunctionType))
-        else:
-            named = [value.__globals__.get(name) for name in sorted({*_names(value.__code__)})]
-            own = (each for each in named if getattr(each, "__module__", value.__module__) == value.__module__)
-            inner = (value.__code__, value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ()), *own)
-    elif callable(value):
-        call = type(value).__call__
+    elif isinstance(value, FunctionType) and not str(value.__module__).startswith(PACKAGE):
+        if id(value) not in seen:
+            seen.add(id(value))
+            module = value.__globals__
+            inner = (value.__code__, value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ()))
+    elif callable(value):  # a bound method, an object, a class, or what is written in C
+        owner = value.__self__ if isinstance(value, MethodType) else value
+        own = sorted({**vars(type(owner)), **getattr(owner, "__dict__", {})}.items())
         yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
-        inner = (MethodType(call, value),) if isinstance(call, FunctionType) else ()
+        inner = (item for item in own if isinstance(item[1], (*PLAIN, FunctionType)))
     for each in inner:
-        yield from _parts(each, seen)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names that a function's code reads, in the functions inside it as well."""
-    yield from code.co_names
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _names(each)
+        yield from _parts(each, module, seen)

@@ -5,13 +5,19 @@ Nothing here imports PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..checks import check_settings
-from ..configuration.compression_settings import ALL_TOKENS, CompressionSettings, ratio_meant
+from ..configuration.compression_settings import (
+    ALL_TOKENS,
+    COMPRESSION_METHODS,
+    SETTING_NAMES,
+    CompressionSettings,
+    ratio_meant,
+)
 from ..errors import OptionError
 
 if TYPE_CHECKING:
@@ -86,7 +92,9 @@ def compared_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--methods", "--ratios")) -> list[Candidate]:
+def candidates_of(
+    methods: str, ratios: str, options: tuple[str, str] = ("--methods", "--ratios"), settings: Iterable[str] = ()
+) -> list[Candidate]:
     """Return a candidate for each method at each ratio.
 
     Args:
@@ -94,9 +102,11 @@ def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--meth
             `vidcom2:compression_scoring=released:compression_rounding=exact`.
         ratios: numbers in (0, 1), separated by commas.
         options: the names of the two options, for the errors.
+        settings: the names of settings for all methods that read them.
 
     Raises:
-        OptionError: on a name, a setting or a ratio that is not accepted, or one that is given twice.
+        OptionError: on a name, a setting or a ratio that is not accepted, or one that is given twice; and on a setting
+            that no method reads.
     """
     words = [word.strip() for word in methods.split(",")]
     numbers = [_ratio(word.strip(), options[1]) for word in ratios.split(",")]
@@ -110,6 +120,10 @@ def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--meth
     ]
     for candidate in candidates:
         check_settings(candidate.overrides, typed={"compression_method": options[0]})
+    rows = [COMPRESSION_METHODS[candidate.settings["compression_method"]] for candidate in candidates]
+    for name in settings:
+        if name in SETTING_NAMES and not any(row.reads(name) for row in rows):
+            raise OptionError(f"`{name}` is given, but none of {methods} reads it. Leave it out.")
     return candidates
 
 

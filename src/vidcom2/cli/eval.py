@@ -12,8 +12,7 @@ from rich.markup import escape
 
 from ..answering.candidates import Candidate, candidates_of
 from ..answering.questions import Question, checked_questions, read_questions
-from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
-from ..errors import OptionError, written_to
+from ..errors import written_to
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
 from ..evaluation.tables import named, table, unanswered
 from ..finding_checkpoints import Resolved, resolve
@@ -107,12 +106,7 @@ class EvalOptions:
         """Check the options and return the model and the candidates. Raises an OptionError or a CheckpointError."""
         model = resolve(self.model, self.placement, self.settings)
         template_arguments(self.chat_template_kwargs)
-        candidates = candidates_of(self.methods, self.ratios)
-        for name in self.settings:
-            methods = {each.settings["compression_method"] for each in candidates}
-            if name in SETTING_NAMES and not any(COMPRESSION_METHODS[method].reads(name) for method in methods):
-                raise OptionError(f"`{name}` is given, but none of {self.methods!r} reads it. Leave it out.")
-        return model, candidates
+        return model, candidates_of(self.methods, self.ratios, settings=self.settings)
 
     def arguments(self, model: Resolved) -> dict[str, Any]:
         """Return what the answers depend on, which must be the same when a run is continued."""

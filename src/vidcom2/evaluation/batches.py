@@ -10,7 +10,7 @@ from torch import Tensor
 from ..answering.candidates import AllTokens, Candidate
 from ..answering.generation import Batch, EncodedVideos, compress, encode, generate, joined
 from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT, THOUGHT_MARKS
-from ..answering.prepared_video import PreparedVideo, prepare_video
+from ..answering.prepared_video import prepare_video
 from ..answering.prompting import padded, video_arguments
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
@@ -59,11 +59,12 @@ def row_of(question: Question, **found: Any) -> dict[str, Any]:
 
 
 class SeenVideo:
-    """A video that a processor prepared, and what the vision tower makes of it, by the settings of the tower."""
+    """A video as the processor prepared it, and what the vision tower makes of it, by the settings of the tower."""
 
-    def __init__(self, model: "VidCom2GenerationMixin", written: PreparedVideo, inputs: Mapping[str, Any]) -> None:
-        self.model, self.written, self._inputs = model, written, video_arguments(model, inputs)
-        self._encoded: dict[str, EncodedVideos] = {}
+    def __init__(self, of: Checkpoint, video: Video) -> None:
+        self.model, self._encoded = of.model, dict[str, EncodedVideos]()
+        self.written, inputs = prepare_video(of.processor, video, of.model)
+        self._inputs = video_arguments(of.model, inputs)
 
     def encoded(self, settings: CompressionSettings) -> EncodedVideos:
         """Return the video, encoded with these settings. Raises a ValueError if the model refuses it."""
@@ -114,8 +115,7 @@ class ShownFrames:
         of = self.checkpoint
         if self.held is None or self.held[0] != question.video:
             try:
-                read = self.read(question.video, self.num_frames)
-                self.held = question.video, SeenVideo(of.model, *prepare_video(of.processor, read, of.model))
+                self.held = question.video, SeenVideo(of, self.read(question.video, self.num_frames))
             except ValueError as error:
                 self.held = question.video, error
         video = self.held[1]

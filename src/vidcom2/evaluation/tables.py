@@ -14,9 +14,9 @@ NOTES = {
     "unfinished": "`unfinished` counts answers to open questions that end within the model's thoughts. They are wrong.",
     "difference": "`difference` is the accuracy minus that with all tokens, on the same questions. Its interval comes "
     "from a bootstrap over videos, which keeps the questions about a video together. A gained and a lost video are "
-    "added to them, for the changes that so few videos may not have shown. So it is not empty where no answer changed.",
+    "added to them, for the changes that so few videos may not have shown. So it is not empty where no answer changed. "
+    "With one video there is no interval, since it says nothing about others.",
 }
-ONE_VIDEO = "There is no interval of a difference here: one video says nothing about others."
 # Answers that are none: the number of questions that they are counted of, the share of these above which a warning says
 # so, and what it says. Many answers without an option say more about their form than about the model.
 UNANSWERED = {
@@ -48,9 +48,7 @@ def table_by_kind(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the accuracy, or the agreement where it is not known, of each kind of question; no rows without kinds."""
     measure = "agreement" if results[0]["accuracy"] is None else "accuracy"
     columns = _of_methods(results)
-    for kind in results[0]["by_kind"]:
-        of_kind = [each["by_kind"][kind] | {"questions": each["questions"]} for each in results]
-        columns.append(_column(of_kind, kind, measure))
+    columns += [_column([each["by_kind"][kind] for each in results], kind, measure) for kind in results[0]["by_kind"]]
     return [list(row) for row in zip(*columns, strict=True)] if results[0]["by_kind"] else []
 
 
@@ -74,7 +72,7 @@ def _column(
         of_videos = f", {videos:,} video{'s' * (videos != 1)}" if videos else ""
         counts.append("" if each[name] is None else f" (n = {each[asked or f'{name}_n']:,}{of_videos})")
     alike = {*counts} - {""}
-    shown = [cell(each, name, sign) if each["questions"] else "n/a" for each in results]
+    shown = ["n/a" if each.get("questions") == 0 else cell(each, name, sign) for each in results]
     if len(alike) == 1:
         return [title + alike.pop(), *shown]
     return [title, *(figure + count for figure, count in zip(shown, counts, strict=True))]
@@ -95,8 +93,7 @@ def unanswered(results: Sequence[Mapping[str, Any]]) -> list[str]:
 def notes(results: Sequence[Mapping[str, Any]]) -> str:
     """Explain the columns of the table."""
     headings = table(results)[0]
-    found = [text for begin, text in NOTES.items() if any(each.startswith(begin) for each in headings)]
-    return "\n".join([*found, *[ONE_VIDEO] * any(each["difference_videos"] == 1 for each in results)])
+    return "\n".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in headings))
 
 
 def named(result: Mapping[str, Any]) -> str:

@@ -121,7 +121,7 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
     asked = f"{whole['questions']:,} questions about {whole['agreement_videos']:,} videos; {num_errors:,} errors."
     by_kind = table_by_kind(results)
     parts = [f"# {title}", f"{asked} {origin}", pipes(table(results)), notes(results)]
-    parts += ["By kind:", pipes(by_kind)] if by_kind else []
+    parts += ["By kind, in per cent:", pipes(by_kind)] if by_kind else []
     refused = [f"{named(each)}: {each['refused']}" for each in results if "refused" in each]
     for what, lines in (("Not answered:", unanswered(results)), ("Refused:", refused)):
         parts += [what, "\n".join(f"- {line}" for line in lines)] if lines else []

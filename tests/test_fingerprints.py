@@ -10,12 +10,14 @@ import pytest
 from test_cli import save_tiny, vidcom2
 from test_evaluation import write_lines
 
+from vidcom2.answering.requests import request_of
 from vidcom2.checkpoints import load_checkpoint
-from vidcom2.errors import CheckpointError
+from vidcom2.errors import CheckpointError, OptionError
 from vidcom2.finding_checkpoints import resolve
 from vidcom2.placement import Placement
 from vidcom2.records import fingerprints
 from vidcom2.records.fingerprints import code_digest, digest, folder_identity, identity_of, model_files, video_stamp
+from vidcom2.records.run_record import AnswerFile
 from vidcom2.toys import TOY
 
 COMMIT, OTHER_COMMIT = "0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"
@@ -110,8 +112,12 @@ def test_a_list_of_pictures_is_stamped_like_a_file(tmp_path: Path) -> None:
     before = video_stamp(names)
     assert str(before).startswith("3 pictures, ") and video_stamp(tuple(names)) == before != video_stamp(names[:2])
     assert video_stamp(str(files[0])) == video_stamp(files[0]) == "9 bytes of 1970-01-01T00:00:01.000000+00:00"
+    asked = request_of({"video": names, "fps": 1, "prompt": "What?"}, 1)
+    answered = asked.stamp
     os.utime(files[1], (2, 1.5))
     assert video_stamp(names) not in (before, None)
+    with pytest.raises(OptionError, match=r"another video of request '1': its file was 3 pictures, .* is 3 pictures, "):
+        AnswerFile(tmp_path / "a.jsonl").check_answer("1", answered, asked.stamp)
     files[1].unlink()  # what is gone has not changed
     assert video_stamp(names) is video_stamp(names[-1:]) is video_stamp([object()]) is None
 

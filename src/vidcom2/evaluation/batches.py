@@ -36,8 +36,8 @@ def rows_of_batch(shown: "ShownFrames", questions: Sequence[Question], max_new_t
             rows[question.id] = row_of(question, error=one_line(error))
     batches: dict[str, Batch] = {}
     answers: dict[str, dict[str, Any]] = {each.question.id: {} for each in prepared}
-    for candidate in shown.candidates if prepared else ():
-        found = _answers_of(candidate, shown.checkpoint, prepared, max_new_tokens, batches)
+    for candidate in shown.candidates:
+        found = _answers_of(candidate, shown.checkpoint, prepared, max_new_tokens, batches) if prepared else []
         for each, answer in zip(prepared, found, strict=True):
             answers[each.question.id][candidate.label] = answer
             whole = answers[each.question.id][AllTokens().label]
@@ -46,6 +46,8 @@ def rows_of_batch(shown: "ShownFrames", questions: Sequence[Question], max_new_t
             elif "text" in answer:
                 answer["correct"] = each.question.is_correct(answer["text"])
                 answer["agrees"] = each.question.agree(answer["text"], whole["text"])
+        if any(each.question.id in rows for each in prepared):
+            prepared, batches = [each for each in prepared if each.question.id not in rows], {}
     return [rows.get(each.id) or row_of(each, answers=answers[each.id]) for each in questions]
 
 

@@ -4,6 +4,7 @@ A video is read and encoded once for all compressions, and for all consecutive q
 shares a call of `generate`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -133,7 +134,7 @@ def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> 
         of_model = checkpoint.identity
     return {
         **of_model,
-        "generation_config": model.generation_config.to_diff_dict(),
+        "generation_config": json.loads(model.generation_config.to_json_string()),
         "processor": processor_identity(checkpoint.processor),
         "model_settings": settings,
         "dtype": str(model.dtype),

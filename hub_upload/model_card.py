@@ -47,10 +47,11 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Result:
-    """A measured table for the card."""
+    """A measured table for the card. `notes` say what its columns and brackets mean, if the file does."""
 
     title: str
     table: str
+    notes: str
     provenance: str
 
 
@@ -101,7 +102,9 @@ def read_result(path: Path, models: Sequence[str], files: str | None = None) -> 
         "`{command}` on {device}, {date}; torch {torch}, transformers {transformers}, vidcom2 {vidcom2_commit}"
     ).format_map(shown)
     table = pipes([list(map(as_text, columns)), *([_shown(row.get(name)) for name in columns] for row in cells)])
-    return Result(as_text(content.get("title", path.stem.replace("_", " "))), table, f"{provenance}{dirty}.")
+    title = as_text(content.get("title", path.stem.replace("_", " ")))
+    notes = "\n".join(map(as_text, str(content.get("notes", "")).splitlines()))
+    return Result(title, table, notes, f"{provenance}{dirty}.")
 
 
 def _shown(value: Any) -> str:

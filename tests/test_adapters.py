@@ -12,11 +12,12 @@ from conftest import Family, only
 from safetensors.torch import load_file, save_file
 from test_cli import FAST, vidcom2
 from test_cli_errors import mistake
+from test_fingerprints import model_identity
 
 import vidcom2 as package
 from vidcom2 import finding_checkpoints
 from vidcom2.checkpoints import CheckpointError, load_checkpoint
-from vidcom2.records.fingerprints import certificate_of, model_identity
+from vidcom2.records.fingerprints import certificate_of
 
 peft = pytest.importorskip("peft")
 

@@ -437,7 +437,8 @@ CERTIFICATE |= {"transformers": "5.23", "vidcom2_commit": "c0ffee", "vidcom2_dir
 
 
 def result_file(folder: Path, rows: Any, **certificate: Any) -> Path:
-    (folder / "prefill.json").write_text(json.dumps({"birth_certificate": certificate, "rows": rows}))
+    content = {"birth_certificate": certificate, "rows": rows, "notes": "Brackets hold it.\nn is it."}
+    (folder / "prefill.json").write_text(json.dumps(content))
     return folder / "prefill.json"
 
 
@@ -449,6 +450,7 @@ def test_measured_tables_are_shown_with_their_provenance(
     staged = stage(local_base(onevision_folder), tmp_path / "staged", {}, dataclasses.replace(card, results=measured))
     text = (staged.folder / "README.md").read_text()
     assert "| frames | speedup | shape |" in text and "| 32 | 3.142 | 2 × 3 |" in text
+    assert "| 64 | 4 | – |\n\nBrackets hold it.\nn is it.\n\n`bench --all`" in text
     assert "`bench --all` on some GPU, 2026-01-02; torch 2.15" in text and "with uncommitted changes" in text
     assert "Nothing has been measured" not in text
 

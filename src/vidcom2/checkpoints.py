@@ -75,7 +75,7 @@ class Checkpoint:
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:
-        """What identifies the model that gave an answer, as `model_identity` returns it; None if that is unknown."""
+        """What identifies the model that gave an answer, as `identity_of` returns it; None if that is unknown."""
         return None if self.source is None else identity_of(self.source)
 
 

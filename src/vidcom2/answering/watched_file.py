@@ -41,7 +41,7 @@ FORMAT = 3
 HEADER, CHECKSUM = "vidcom2", "sha256"  # of the metadata: a JSON text, and the digest of this text
 AGAIN = "Watch the video again: `vidcom2.watch(...)` and `save`."
 # The most that a file may hold. What lies beyond would take a processor minutes, or fill the memory.
-MOST_BYTES, MOST_FRAMES, MOST_TOKENS, MOST_SIDE, MOST_SECONDS = 2**16, 2**14, 2**20, 2**15, 1e10
+MOST_BYTES, MOST_FRAMES, MOST_TOKENS, MOST_SIDE, MOST_SECONDS = 2**20, 2**14, 2**20, 2**15, 1e10
 
 
 # The entries of the header: of which type each is, and for numbers the least and the most. `tensors` is the digest of
@@ -49,7 +49,8 @@ MOST_BYTES, MOST_FRAMES, MOST_TOKENS, MOST_SIDE, MOST_SECONDS = 2**16, 2**14, 2*
 ENTRIES: dict[str, tuple[Any, ...]] = {
     "format": (int, FORMAT, FORMAT),
     "settings": (dict,),
-    **dict.fromkeys(("tensors", "dtype", "weights", "config", "processor", "source", "stamp"), (str,)),
+    **dict.fromkeys(("tensors", "dtype", "weights", "config", "processor", "stamp"), (str,)),
+    "source": (list,),
     **dict.fromkeys(("height", "width"), (int, 1, MOST_SIDE)),
     "scaled_alone": (bool,),
     "fps": (float, 1e-9, 1e12),
@@ -67,6 +68,7 @@ def write_watched(watched: "Watched", path: Path) -> None:
         OptionError: on a file that cannot be written, and on a video that could not be read again.
     """
     features, prepared = watched.features, watched.prepared
+    source, stamp = watched.source or ([], "")
     (compression,) = features.video_compressions
     found = {
         "features": features.pooler_output[0],
@@ -82,7 +84,8 @@ def write_watched(watched: "Watched", path: Path) -> None:
         "tensors": _sha256(tensors),
         "settings": watched.settings.as_dict(),
         **encoder_identity(watched.checkpoint),
-        **dict(zip(("source", "stamp"), watched.source or ("", ""), strict=True)),
+        "source": [source] if isinstance(source, str) else source,
+        "stamp": stamp,
         **dict(zip(("height", "width"), prepared.video.frames.shape[1:3], strict=True)),
         "scaled_alone": prepared.scaled_alone,
         "fps": float(prepared.video.fps),
@@ -138,11 +141,12 @@ def read_watched(
         frames = np.broadcast_to(np.uint8(0), (len(indices), header["height"], header["width"], 3))
         video = Video(frames, indices, header["fps"], header["total_num_frames"])
         (compression,) = features.video_compressions
+        source = header["source"]
         return {
             "prepared": prepare_without_pixels(checkpoint.processor, video, compression, header["scaled_alone"]),
             "features": features,
             "settings": CompressionSettings(**header["settings"]),
-            "source": (header["source"], header["stamp"]) if header["source"] else None,
+            "source": (source[0] if len(source) == 1 else source, header["stamp"]) if source else None,
             "lost_frames": header["lost_frames"],
         }
 
@@ -189,6 +193,8 @@ def _check_header(header: Any) -> None:
     for name, (kind, *bounds) in ENTRIES.items():
         if type(header[name]) is not kind or (bounds and not bounds[0] <= header[name] <= bounds[1]):
             raise OptionError(f"`{name}` in its header is of another kind, or out of bounds")
+    if not all(type(each) is str for each in header["source"]):
+        raise OptionError("`source` in its header holds more than names")
     if CompressionSettings(**header["settings"]).as_dict() != header["settings"]:
         raise OptionError("it lacks some settings")
     if header["rows"] * header["columns"] != header["tokens_per_frame"] and (header["rows"] or header["columns"]):
@@ -288,12 +294,14 @@ def _check_same(path: Path, then: Mapping[str, Any], now: Mapping[str, str]) -> 
             raise OptionError(f"{str(path)!r} was made by another model: {what}. {remedy}")
 
 
-def _has_changed(source: str, then: str) -> bool:
-    """Tell whether a video has changed since. The file may name any path, so nothing is opened or fetched, and only
-    ordinary files on this machine's own paths are looked at: asking for a share would send a password's hash there."""
-    path = Path(source)
-    is_local = path.is_absolute() and not source.startswith(("//", "\\\\")) and path.is_file()
-    return is_local and video_changed(then, video_stamp(source))
+def _has_changed(source: list[str], then: str) -> bool:
+    """Tell whether a video, or one of its pictures, has changed since. The file may name any path, so nothing is opened
+    or fetched, and only ordinary files on this machine's own paths are looked at: asking for a share would send a
+    password's hash there."""
+    is_local = all(
+        Path(name).is_absolute() and not name.startswith(("//", "\\\\")) and Path(name).is_file() for name in source
+    )
+    return is_local and video_changed(then, video_stamp(source[0] if len(source) == 1 else source))
 
 
 def _digest(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import OptionError
 from ..records.whole_files import write_whole
 from .figures import figures
-from .tables import efficiency_table
+from .tables import efficiency_table, notes
 
 SCHEMA = 1  # of result files; it grows when a key goes or changes its meaning
 
@@ -45,11 +45,12 @@ def write_results(
         again: what `ask_again` measured, if it was asked to.
     """
     rows = figures(every)
-    headings, *cells = efficiency_table(rows)
+    headings, *cells = made = efficiency_table(rows)
     shown = [
         dict(zip(headings, row, strict=True)) | {"figures": dict(each)} for row, each in zip(cells, every, strict=True)
     ]
     content = {"schema": SCHEMA, "title": title, "birth_certificate": certificate, "complete": complete, "rows": shown}
+    content["notes"] = notes([made], rows)
     content |= {"ask_again": again} if again else {}
     write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return rows

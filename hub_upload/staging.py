@@ -22,7 +22,6 @@ from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
 from .base_checkpoint import SETTINGS, Base
 from .model_card import FIGURE, CardOptions, model_card
 
-
 PROCESSOR = "processor_config.json"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video
+from models import RETENTION_RATIO, make_image, make_video, video_places
 from oracle import oracle_compress
 from reference import (
     compressed_embeddings,

@@ -16,6 +16,7 @@ from ..errors import ALIKE, CheckpointError, OptionError, brief, did_you_mean, o
 from ..modeling.methods.compression import VideoCompression
 from ..video.reading import Video
 from .chats import Prompt, chat_about
+from .named_choice import BEGINS_THOUGHT, ENDS_THOUGHT
 
 # MiniCPM-V's processor would cut large frames into slices.
 NO_SLICES = {"videos_kwargs": {"max_slice_nums": 1}}
@@ -40,11 +41,7 @@ def check_template_arguments(processor: ProcessorMixin, arguments: Mapping[str, 
         raise OptionError(
             f"`chat_template_kwargs` is {brief(arguments)}, but must be a dict: {{'enable_thinking': False}}."
         )
-    template = cast(Any, processor).chat_template
-    template = template.get("default") if isinstance(template, dict) else template
-    # SmolVLM's processor has another template for chats with a video.
-    template = getattr(inspect.getmodule(type(processor)), "DEFAULT_CHAT_TEMPLATE", template)
-    known = _variables(str(template)) - {"messages", "add_generation_prompt"}
+    known = _variables(processor) - {"messages", "add_generation_prompt"}
     for name, value in arguments.items():
         if name not in known:
             raise OptionError(
@@ -63,9 +60,13 @@ def check_template_arguments(processor: ProcessorMixin, arguments: Mapping[str, 
             )
 
 
-def _variables(template: str) -> set[str]:
-    """Return the names that a chat template reads from its caller."""
-    text = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", template)  # a tag that only Transformers knows
+def _variables(processor: ProcessorMixin) -> set[str]:
+    """Return the names that a processor's chat template reads from its caller."""
+    template = cast(Any, processor).chat_template
+    template = template.get("default") if isinstance(template, dict) else template
+    # SmolVLM's processor has another template for chats with a video.
+    template = getattr(inspect.getmodule(type(processor)), "DEFAULT_CHAT_TEMPLATE", template)
+    text = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", str(template))  # a tag that only Transformers knows
     reader = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
     try:
         return jinja2.meta.find_undeclared_variables(reader.parse(text))
@@ -95,6 +96,21 @@ def prompt_text(processor: ProcessorMixin, prompt: Prompt, template_arguments: M
         given = f" with `chat_template_kwargs` {brief(dict(template_arguments))}" if template_arguments else ""
         reason = sentence(one_line(error))
         raise OptionError(f"the model's chat template does not take the question{given}: {reason}") from error
+
+
+def begun_thought(prompt: str) -> str:
+    """Return the mark of a thought that a prompt begins on its last line, for the model to go on with; "" without."""
+    line = prompt.rstrip().rpartition("\n")[2]
+    found = BEGINS_THOUGHT.search(ENDS_THOUGHT.split(line)[-1])
+    return found[0] if found else ""
+
+
+def thinks_aloud(processor: ProcessorMixin, template_arguments: Mapping[str, Any]) -> bool:
+    """Tell whether a chat template makes the model think before it answers: the prompt begins a thought, or is not the
+    one with `enable_thinking=False`."""
+    text, arguments = prompt_text(processor, "?", template_arguments), {**template_arguments, "enable_thinking": False}
+    reads = "enable_thinking" in _variables(processor)
+    return bool(begun_thought(text)) or (reads and text != prompt_text(processor, "?", arguments))
 
 
 def check_template(processor: ProcessorMixin) -> None:

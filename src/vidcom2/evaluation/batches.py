@@ -9,9 +9,10 @@ from torch import Tensor
 
 from ..answering.candidates import AllTokens, Candidate
 from ..answering.generation import Batch, EncodedVideos, compress, encode, generate, joined
-from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT, THOUGHT_MARKS
+from ..answering.letters import FIRST_TOKEN, letter_answers
+from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT
 from ..answering.prepared_video import PreparedVideo, prepare_video
-from ..answering.prompting import padded
+from ..answering.prompting import begun_thought, padded
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
@@ -35,9 +36,11 @@ def rows_of_batch(shown: "ShownFrames", questions: Sequence[Question], max_new_t
         except ValueError as error:
             errors[question.id] = one_line(error)
     answers: dict[str, dict[str, Any]] = {each.question.id: {} for each in prepared}
-    for label, given in (_answers(shown, prepared, max_new_tokens) if prepared else {}).items():
-        for each, answer in zip(prepared, given, strict=True):
-            answers[each.question.id][label] = answer
+    for by_letter in (True, False):
+        group = [each for each in prepared if each.by_letter is by_letter]
+        for label, given in (_answers(shown, group, max_new_tokens) if group else {}).items():
+            for each, answer in zip(group, given, strict=True):
+                answers[each.question.id][label] = answer
     return [
         row_of(question, error=errors[question.id])
         if question.id in errors
@@ -61,11 +64,13 @@ class PreparedQuestion:
 
     Attributes:
         inputs: its inputs for a batch of one, without pixels.
+        by_letter: whether its answers are letters. Those of a batch all are, or none.
     """
 
     question: Question
     inputs: dict[str, Any]
     video: EncodedVideos
+    by_letter: bool
 
 
 class ShownFrames:
@@ -81,8 +86,9 @@ class ShownFrames:
         num_frames: int,
         read: Callable[[str, int], Video],
         template_arguments: Mapping[str, Any] | None = None,
+        letters: bool = False,
     ):
-        self.template_arguments = template_arguments
+        self.template_arguments, self.letters = template_arguments, letters
         self.checkpoint, self.num_frames, self.read = checkpoint, num_frames, read
         self.candidates = candidates  # all tokens come first, since the others agree with them
         self.held: tuple[str, tuple[PreparedVideo, EncodedVideos] | ValueError] | None = None
@@ -104,7 +110,7 @@ class ShownFrames:
         written, encoded = held
         of = self.checkpoint
         inputs = written.prompt(of.processor, of.model, question.prompt, self.template_arguments)
-        return PreparedQuestion(question, inputs, encoded)
+        return PreparedQuestion(question, inputs, encoded, self.letters and question.choices is not None)
 
     def _encoded(self, video: str) -> tuple[PreparedVideo, EncodedVideos]:
         model = self.checkpoint.model
@@ -145,17 +151,23 @@ def _answers_of(
     max_new_tokens: int,
 ) -> list[dict[str, Any]]:
     """Return a candidate's answer to each question. If it refuses one question, the whole batch counts as refused."""
+    new: Any
     try:
         if candidate.answer is not None:
             new, kept = candidate.answer(model, batch, max_new_tokens)
         else:
-            new, kept = compressed_answers(model, batch, candidate.settings_in(model.config), max_new_tokens)
+            settings, first = candidate.settings_in(model.config), FIRST_TOKEN if prepared[0].by_letter else {}
+            new, kept = compressed_answers(model, batch, settings, 1 if first else max_new_tokens, **first)
     except ValueError as error:
         if isinstance(candidate, AllTokens):
             raise
         return [{"refused": one_line(error)} for _ in prepared]
-    texts = [text_of(tokenizer, each.inputs["input_ids"][0], row) for each, row in zip(prepared, new, strict=True)]
-    return [{"text": text, "kept_share": share} for text, share in zip(texts, kept.tolist(), strict=True)]
+    if prepared[0].by_letter:
+        found = letter_answers(tokenizer, new.logits[0], [len(each.question.choices or ()) for each in prepared])
+    else:
+        prompts = [each.inputs["input_ids"][0] for each in prepared]
+        found = [{"text": text_of(tokenizer, prompt, row)} for prompt, row in zip(prompts, new, strict=True)]
+    return [answer | {"kept_share": share} for answer, share in zip(found, kept.tolist(), strict=True)]
 
 
 def text_of(tokenizer: Any, prompt: Tensor, new: Tensor) -> str:
@@ -168,25 +180,17 @@ def text_of(tokenizer: Any, prompt: Tensor, new: Tensor) -> str:
         prompt: (L,) ids of the prompt.
         new: (n,) ids of the answer.
     """
-    added = tokenizer.added_tokens_decoder
-    marks = {i: str(token) for i, token in added.items() if token.special and str(token) in THOUGHT_MARKS}
-    parts, run = [], []
-    for token in [*new.tolist(), None]:
-        if token is None or token in marks:
-            parts += [tokenizer.decode(run, skip_special_tokens=True), marks.get(token, "")]
-            run = []
-        else:
-            run.append(token)
-    line = tokenizer.decode(prompt[-PROMPT_END:]).rstrip().rpartition("\n")[2]
-    begun = BEGINS_THOUGHT.search(ENDS_THOUGHT.split(line)[-1])  # thoughts that end there were not begun
-    return ((begun[0] if begun else "") + "".join(parts)).strip()
+    special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    marks = {i for i, each in special.items() if BEGINS_THOUGHT.fullmatch(each) or ENDS_THOUGHT.fullmatch(each)}
+    text = tokenizer.decode([i for i in new.tolist() if i in marks or i not in special])
+    return (begun_thought(tokenizer.decode(prompt[-PROMPT_END:])) + text).strip()
 
 
 def compressed_answers(
-    model: "VidCom2GenerationMixin", batch: Batch, settings: CompressionSettings, max_new_tokens: int
-) -> tuple[Tensor, Tensor]:
-    """Answer a batch with these settings. Return the ids of the new tokens (B, n), and the share of the scored tokens
-    that was kept (B,).
+    model: "VidCom2GenerationMixin", batch: Batch, settings: CompressionSettings, max_new_tokens: int, **more: Any
+) -> tuple[Any, Tensor]:
+    """Answer a batch with these settings. Return what `generate` returns, the ids of the new tokens (B, n) without more
+    arguments, and the share of the scored tokens that was kept (B,).
 
     Raises:
         ValueError: on settings that the method refuses for one of the videos, or the model for the batch, and on
@@ -197,6 +201,6 @@ def compressed_answers(
         if id(video) not in of_videos:
             of_videos[id(video)] = compress(model, video, settings)
     features = joined([of_videos[id(video)] for video in batch.videos])
-    new = generate(model, batch.inputs, features, settings.compression_positions, max_new_tokens=max_new_tokens)
+    new = generate(model, batch.inputs, features, settings.compression_positions, max_new_tokens=max_new_tokens, **more)
     shares = [len(each.indices) / each.num_tokens for each in features.video_compressions]
     return new, torch.tensor(shares, dtype=torch.float64)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..answering.candidates import Candidate, compared_candidates
-from ..answering.prompting import check_template_arguments
+from ..answering.prompting import check_template_arguments, thinks_aloud
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
 from ..errors import OptionError, is_out_of_memory, memory_reason
@@ -38,6 +38,7 @@ def evaluate(
     batch_size: int = 8,
     max_new_tokens: int = 32,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    letters: bool | None = None,
     read: Callable[[str, int], Video] = read_video,
     progress: Progress = lambda *_: None,
 ) -> list[dict[str, Any]]:
@@ -52,22 +53,29 @@ def evaluate(
             are those after it.
         max_new_tokens: the most tokens that an answer may have.
         chat_template_kwargs: values for the model's chat template, such as `{"enable_thinking": False}`.
+        letters: whether the answer to a question with options is the most probable letter, as its first token. If not,
+            options are read in texts. None means yes, unless the model thinks aloud or a candidate answers by itself.
         read: reads a video's frames, and raises a ValueError if it cannot.
 
     Returns:
         The rows in the order of the questions. A row has `id`; `given`, the question's line; and either `answers`, by
         the labels of the candidates and "all tokens", or `error`, why there are none. An answer has `text`, `correct`
         (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or only
-        `refused`, why its method cannot do this. `video_file` is the size and the time of the last change of a video
-        that is a file.
+        `refused`, why its method cannot do this. A letter also has the `letter_logprobs` of all. `video_file` is the
+        size and the time of the last change of a video that is a file.
 
     Raises:
         OptionError: if the file holds rows of another model, or of other questions, candidates or arguments, or about
             videos that have changed since; if another run is writing it; if it is no answer file; or if candidates do
             not go together.
     """
+    check_template_arguments(checkpoint.processor, chat_template_kwargs)
+    of_template, own = dict(chat_template_kwargs or {}), [each.label for each in candidates if each.answer is not None]
+    if own and letters:
+        raise OptionError(f"`letters` is True, but {own[0]!r} answers by itself, in texts. Leave `letters` out.")
+    letters = not own and not thinks_aloud(checkpoint.processor, of_template) if letters is None else letters
     if not isinstance(answers, AnswerFile):
-        file, run = AnswerFile(answers), _run(checkpoint, candidates, num_frames, max_new_tokens, chat_template_kwargs)
+        file, run = AnswerFile(answers), _run(checkpoint, candidates, num_frames, max_new_tokens, of_template, letters)
         with file.locked():
             if run is not None:
                 file.claim(run, commit())
@@ -85,12 +93,11 @@ def evaluate(
                 batch_size=batch_size,
                 max_new_tokens=max_new_tokens,
                 chat_template_kwargs=chat_template_kwargs,
+                letters=letters,
                 read=read,
                 progress=progress,
             )
     compared = compared_candidates(candidates)
-    check_template_arguments(checkpoint.processor, chat_template_kwargs)
-    of_template = dict(chat_template_kwargs or {})
     answered = answers.answered()
     for question in questions:
         if question.id in answered:
@@ -99,7 +106,7 @@ def evaluate(
             )
     rows = answers.rows_to_continue()
     left = [question for question in questions if question.id not in rows]
-    shown = ShownFrames(checkpoint, compared, num_frames, read, of_template)
+    shown = ShownFrames(checkpoint, compared, num_frames, read, of_template, letters)
     while left:
         progress("Answering", len(questions) - len(left), len(questions))
         together = left[:batch_size]
@@ -125,7 +132,8 @@ def _run(
     candidates: Sequence[Candidate],
     num_frames: int,
     max_new_tokens: int,
-    chat_template_kwargs: Mapping[str, Any] | None,
+    chat_template_kwargs: dict[str, Any],
+    letters: bool,
 ) -> dict[str, Any] | None:
     """Return what answers depend on besides the question; None if it is not known which weights the model has."""
     if checkpoint.identity is None:
@@ -139,6 +147,7 @@ def _run(
         "candidates": [[each.label, each.overrides] for each in candidates],
         "num_frames": num_frames,
         "max_new_tokens": max_new_tokens,
-        "chat_template_kwargs": dict(chat_template_kwargs or {}),
+        "chat_template_kwargs": chat_template_kwargs,
+        "letters": letters,
         **versions_of_answers(),
     }

@@ -71,10 +71,11 @@ def summary(
     Returns:
         Rows with `method`, `retention_ratio` and the call's `settings`; `questions` and `kept_share`; `accuracy` and
         `agreement` with `_low`, `_high` and `_n`, the number of questions; `difference`, the accuracy minus that
-        with all tokens, with `_low` and `_high`; `no_option`, how many of the
-        `of_choice` answers to multiple choice questions name no option, or several; and `by_kind`, the shares for
-        each kind of question. A missing figure is None: accuracy where no right answer is known, agreement where all
-        tokens did not answer, and all figures of a candidate that refuses some question. `refused` then says why.
+        with all tokens, with `_low` and `_high`; `letter_share`, the mean probability that letters had where they
+        were the answers; `no_option`, how many of the `of_choice` other answers to multiple choice questions name no
+        option, or several; and `by_kind`, the shares for each kind of question. A missing figure is None: accuracy
+        where no right answer is known, agreement where all tokens did not answer, and all figures of a candidate that
+        refuses some question. `refused` then says why.
     """
     answered = [(question, row["answers"]) for question, row in zip(questions, rows, strict=True) if "answers" in row]
     kinds = dict.fromkeys(question.kind for question, _ in answered if question.kind is not None)
@@ -89,8 +90,11 @@ def summary(
             given = []
         result |= {"questions": len(given), "kept_share": _mean([answer["kept_share"] for _, answer in given])}
         result |= _shares(given)
-        of_choice = [question.names_no_option(answer["text"]) for question, answer in given if question.choices]
-        result |= {"no_option": sum(of_choice), "of_choice": len(of_choice)}
+        letters = [answer["letter_logprobs"] for _, answer in given if "letter_logprobs" in answer]
+        result["letter_share"] = _mean([sum(map(math.exp, each.values())) for each in letters])
+        texts = [each for each in given if each[0].choices and "letter_logprobs" not in each[1]]
+        unnamed = sum(question.names_no_option(answer["text"]) for question, answer in texts)
+        result |= {"no_option": unnamed, "of_choice": len(texts)}
         result |= dict.fromkeys(("difference", "difference_low", "difference_high"))
         if candidate is not compared[0] and given:
             result |= _difference(answered, candidate.label, compared[0].label)

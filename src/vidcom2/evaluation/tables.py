@@ -14,6 +14,7 @@ NOTES = {
     "which keeps the questions about a video together. Where no answer changed, they give the most that may have been "
     "missed, 1 − 0.025^(1 / videos).",
 }
+BY_LETTER = "Questions with options are answered by the most probable letter, as the first token."
 TOO_MANY = 0.1  # more than this share of answers without an option says more about their form than about the model
 
 
@@ -41,8 +42,15 @@ def has_choices(results: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def without_options(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each candidate of whose answers too many name no option."""
-    return [
+    """Return a line for each candidate of whose answers too many name no option, and one if all tokens would rather
+    answer with something else than a letter."""
+    letters = (
+        f"{named(results[0])}: the letters have {{:.0f}} % of the probability, so the model would rather begin with "
+    )
+    letters += "something else. Compare with its answers as texts (--no-letters)."
+    share = results[0]["letter_share"]
+    improbable = [letters.format(100 * share)] if share is not None and share < 0.5 else []
+    return improbable + [
         f"{named(each)}: {each['no_option']} of {each['of_choice']} answers name no option, or several. A model that "
         "explains or thinks may need more tokens (--max-new-tokens), or no thoughts (--chat-template-kwargs "
         "'{\"enable_thinking\": false}', where its template reads that)."
@@ -92,10 +100,11 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
     by_kind = table_by_kind(results)
     cells = table(results)
     notes = "\n".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in cells[0]))
+    notes += f"\n{BY_LETTER}" * (results[0]["letter_share"] is not None)
     parts += [pipes(cells), notes, *(["By kind:", pipes(by_kind)] if by_kind else [])]
     refused = [f"- {named(each)}: {each['refused']}" for each in results if "refused" in each]
     unnamed = [f"- {line}" for line in without_options(results)]
-    parts += ["Named no option:", "\n".join(unnamed)] if unnamed else []
+    parts += ["Options:", "\n".join(unnamed)] if unnamed else []
     return "\n\n".join([*parts, *(["Refused:", "\n".join(refused)] if refused else [])]) + "\n"
 
 

@@ -77,6 +77,7 @@ def test_a_question_shows_its_options_in_every_common_form(form: tuple[str, str]
         ("Which?\nA. take vitamin A.\nB. take vitamin B.\nC. take vitamin C.", ("take vitamin A.",) * 0),
         ("Which? A. cat B. dog\nC. fish D. cow\nAnswer with A, B, C or D.", ("cat", "dog", "fish", "cow")),
         ("Which? (A) cat (B) dog\nAnswer (A) or (B) only.", ("cat", "dog")),
+        ("Of the cards (A) red and (B) blue, which is seen? (A) the first (B) the last", ("the first", "the last")),
         ("Subtitles: A: hi! B: ho!\nWho speaks?\nA. cat\nB. dog", ("cat", "dog")),
         ("Which?\nA. at 10 a.m.\nB. at 1.5 km\nC. 1. place", ("at 10 a.m.", "at 1.5 km", "1. place")),
         ("画面是什么？A、厨房 B、街道", ("厨房", "街道")),

@@ -31,11 +31,11 @@ SMALL = _pattern(r"""\A[\W_]*(?:(?:the|my|final|best|correct|right|answer|option
     \b(?-i:[a-z])(?=[\W_]*$|\s*[.):\]】,;*_\n](?!(?-i:[a-z])\.)|\s+(?:because|since)\b)""")  # counts only here
 NAME = _pattern(r"""(?<![^\W_])(?!(?:options?|choices?|cho[os]+e|select|pick|answer|letter|therefore|hence|thus|\w+ly
     |shows?|matches|fits|(?:leav|elimin|exclud)\w+|believe|think|guess|meant|because|n?either|both|then|than|rather
-    |with|were|over|that|since)\b)(an?|[A-Z]{4,})[ ]([𝐀-𝐙])""")  # "vitamin C", "Plan B"
+    |with|were|over|that|since)\b)(an?|row|[A-Z]{4,})[ ]([𝐀-𝐙])""")  # "vitamin C", "Plan B"
 CORRECTED = _pattern(rf"\A(?s:.)*\b(?:wait|actually|correction|sorry|second\s+thought|meant)\b(?=(?s:.)*{_ANY})")
 DENIED = _pattern(rf"""(?:\b(?:no|not|never|neither|nor|than|at\s+(?:least|most)|without|except|instead\s+of
     |rul\w+\s+out|(?:exclud|eliminat)\w+)\b|n['’]t\b|cannot|不是|不选|排除)(?:\s+(?:choose|pick|think|believe|say|that|is|it|be|an?|the
-    |answer|it['’]s))*[\s(]{{0,3}}(?:{_D}|{_ANY})|{_D}(?:选?项)?(?:都?不|是?错|[ ]*[✗✘❌])|{_D}[ ]*(?:(?:is|are|was|can
+    |answer|it['’]s))*[\s(]{{0,3}}(?:{_D}|{_ANY})|{_D}(?:选?项)?(?:都?不|是?错|[ ]*[✗✘❌])|{_D}[ )]*(?:(?:is|are|was|can
     |could|do|does|must|would|should|seems?|looks?|be|ruled|\w+ly|all|less)[ ]+|[:–—-][ ]*)*(?:not|\w*n['’]t|cannot
     |incorrect|wrong|false|unlikely|(?<=less[ ])\w+|impossible|out|no|excluded|plausible)\b""")
 OTHERS = _pattern(rf"\b(?:wrong|incorrect|others?|second|next|alternative|worst|remaining|rejected|tempting)\b{_S}*")

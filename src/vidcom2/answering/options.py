@@ -1,7 +1,7 @@
-"""The options of a question, in the forms of data sets, and which one a right answer names. Nothing imports PyTorch.
+"""The options of questions in the forms of data sets, and which one is right. Nothing here imports PyTorch.
 
-What looks like options but cannot be read for certain is refused. Otherwise right answers would count as wrong, and no
-figure would tell. The OptionErrors hold only the reason, without a full stop.
+What looks like options but cannot be read for certain is refused: right answers would count as wrong, and no figure
+would tell. The OptionErrors hold only the reason, without a full stop.
 """
 
 import re
@@ -11,16 +11,15 @@ from typing import Any, NamedTuple
 from ..errors import OptionError, brief
 from .named_choice import LETTERS, PUNCTUATION, normalised
 
+LABELS_READ = 200  # at the end of a question
 GIVE_CHOICES = "Give `choices`, a list of the options' texts"
-_BEFORE = (
-    r"(?P<before>(?i:(?:option|choice|candidate|caption|sentence)\s*)?(?:[(\[（【]\s*)?)(?P<label>[A-Za-z]|\d{1,2})"
-)
+_BEFORE = r"""(?P<before>(?i:(?:option|choice|candidate|caption|sentence)\s*)?(?:[(\[（【]\s*)?)
+    (?P<label>[A-Za-z]|\d{1,2})"""
 # What stands before an option: "A.", "(A)", "a)", "[A]", "A、", "（A）", "**A.**", "1.", "Option 1:"; but not in "1.5"
-LABEL = re.compile(
-    rf"(?<![\dA-Za-zÀ-ɏ'’-])[*_]*{_BEFORE}(?P<after>[*_]*\s?[)\]）】.:、．：](?!(?<=\d[.:．：])\d)[*_]*[.:、．：]?[*_]*\s*)"
-)
+LABEL = re.compile(rf"""(?x)(?<![\dA-Za-zÀ-ɏ'’-])[*_]{{0,3}}{_BEFORE}
+    (?P<after>[*_]{{0,3}}\s?[)\]）】.:、．：](?!(?<=\d[.:．：])\d)[*_]{{0,3}}[.:、．：]?[*_]{{0,3}}\s*)""")
 _SIGNS = rf"[\s（）{re.escape(PUNCTUATION)}]*"
-LABEL_ALONE = re.compile(rf"{_SIGNS}?{_BEFORE}{_SIGNS}")
+LABEL_ALONE = re.compile(rf"(?x){_SIGNS}?{_BEFORE}{_SIGNS}")
 # Keys of data sets for all options, and for one: "options", "answer_choices"; "A", "option_a", "a0", "Option 0"
 OF_OPTIONS = re.compile(r"(?:\w+[ _-])?(?:option|choice|candidate)s?", re.I)
 OF_AN_OPTION = re.compile(r"(?:(?:option|choice|candidate)s?[ _-]?)?[a-j0-9]|a[ _-]?\d", re.I)
@@ -37,7 +36,7 @@ class Options(NamedTuple):
 def options_in(text: str) -> Options | None:
     """Return the options that a text shows, read from its end; None without. Those on lines of their own come first,
     since within lines there may be initials, as of "Samuel L. Jackson"."""
-    labels = list(LABEL.finditer(text))
+    labels = list(LABEL.finditer(text))[-LABELS_READ:]
     own = [each for each in labels if not re.search(r"\w", text[: each.start()].rpartition("\n")[2])]
     lettered = [each for each in own if each["label"].isalpha()]
     for some in (own, labels):
@@ -66,14 +65,11 @@ def _form(found: re.Match[str], add: int = 0) -> tuple[object, ...]:
 
 
 def options_of(given: Mapping[str, Any], answers: Sequence[str] | None) -> Options | None:
-    """Return the options that a line gives, or else those that its question shows; None for an open question.
+    """Return the options that a line gives, or else those that its question shows; None for an open question. Raises an
+    OptionError on bad options, and on a question or an answer that looks as if there were others.
 
     Letters stand for options unless several wordings are right. Numbers may count anything, such as steps. They stand
-    for options only if the right answer is one of them.
-
-    Raises:
-        OptionError: on bad options, and on a question or an answer that looks as if there were others.
-    """
+    for options only if the right answer is one of them."""
     options, shown = choices_of(given), options_in(given["question"])
     if options and shown and shown.texts != options.texts and sorted(shown.texts) == sorted(options.texts):
         raise OptionError("`choices` are in another order than in `question`. Leave them out of one of the two")
@@ -156,8 +152,7 @@ def _check_no_options(given: Mapping[str, Any]) -> None:
 
 
 def texts_of(given: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
-    """Return a text, or a list of texts, as a tuple; None if the key is missing or null. Raises an OptionError on
-    anything else."""
+    """Return a text, or a list of texts, as a tuple; None without. Raises an OptionError on anything else."""
     texts = [given[key]] if isinstance(given.get(key), str) else given.get(key)
     if texts is None:
         return None

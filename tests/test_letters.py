@@ -12,6 +12,7 @@ from test_evaluation import ALL, command, data, folder, frames_of, read, read_li
 from tokenizers import Tokenizer, models
 from transformers import AutoProcessor, PreTrainedTokenizerFast
 
+from vidcom2 import VideoCompression, register_compression_method
 from vidcom2.answering.candidates import Candidate, candidates_of
 from vidcom2.answering.generation import Batch
 from vidcom2.answering.letters import letter_answers
@@ -20,10 +21,11 @@ from vidcom2.answering.prompting import prepare_inputs, thinks_aloud
 from vidcom2.answering.questions import Question
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import OptionError
+from vidcom2.evaluation import batches
 from vidcom2.evaluation.batches import compressed_answers
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import summary
-from vidcom2.evaluation.tables import markdown, table, without_options
+from vidcom2.evaluation.tables import markdown, table, unanswered
 
 OPTIONS = ("kitchen", "street", "garden")
 
@@ -187,6 +189,42 @@ def test_models_that_think_and_candidates_that_answer_by_themselves_are_read_fro
         evaluate(checkpoint, asked()[:1], [own], tmp_path / "x", letters=True, **arguments)
 
 
+def test_a_video_that_a_method_refuses_is_refused_alone_among_letters_and_among_texts(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    @register_compression_method("shy")
+    def shy(video: Any, settings: Any) -> VideoCompression:
+        if len(video.tokens) == 6:
+            raise ValueError("it refuses 6 frames.")
+        return VideoCompression.of_mask(torch.ones(video.tokens.shape[:2]) > 0)
+
+    questions = [*asked(), Question("6", "2 5", "Where is it?", ("garden",), OPTIONS), Question("7", "2 5", "Why?")]
+    given = {"candidates": candidates_of("shy", "0.5"), "max_new_tokens": 2, "read": read}
+    rows = evaluate(checkpoint, questions, answers=tmp_path / "a", **given)
+    for row, question in zip(rows, questions, strict=True):
+        refused = {"refused": "it refuses 6 frames."} if question.video == "1 6" else row["answers"][ALL]
+        assert row["answers"]["shy 0.5"].get("refused") == refused.get("refused")
+        assert ("letter_logprobs" in row["answers"][ALL]) == (question.choices is not None)
+    alone = evaluate(checkpoint, questions, answers=tmp_path / "b", batch_size=1, **given)
+    found = [
+        [{**each, "letter_logprobs": {}} for row in some for each in row["answers"].values()] for some in (rows, alone)
+    ]
+    assert found[0] == found[1]
+
+
+def test_a_model_that_begins_to_think_unasked_ends_the_run_with_advice(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every question would end so. A row of errors for each would take a whole run to say it."""
+
+    def thinks(*_: Any) -> list[dict[str, Any]]:
+        raise OptionError("the model begins its answers with a thought. Read the answers as texts.")
+
+    monkeypatch.setattr(batches, "letter_answers", thinks)
+    with pytest.raises(OptionError, match="begins its answers with a thought"):
+        evaluate(checkpoint, asked(), candidates_of("random", "0.5"), tmp_path / "a", read=read)
+
+
 # -- runs and results -------------------------------------------------------------------------------------------------
 
 
@@ -212,14 +250,14 @@ def test_results_say_how_answers_were_read_and_warn_if_letters_are_improbable() 
     assert [(each["no_option"], each["of_choice"]) for each in results] == [(0, 0)] * 2
     assert results[0]["letter_share"] == pytest.approx(torch.tensor([-4.0, -0.1]).exp().sum().item())
     page = markdown("title", results, 0, "here")
-    assert "no option" not in table(results)[0] and "the most probable letter" in page and "Options:" not in page
-    assert without_options(results) == []
-    (warned,) = without_options(summary(questions, result_rows([sure, *[unsure] * 3]), candidates))
+    assert "no option" not in str(table(results)) and "the most probable letter" in page and "Cautions:" not in page
+    assert unanswered(results) == []
+    (warned,) = unanswered(summary(questions, result_rows([sure, *[unsure] * 3]), candidates))
     assert warned.startswith("all tokens at 1: the letters have 25 % of the") and "--no-letters" in warned
     assert warned in markdown("title", summary(questions, result_rows([sure, *[unsure] * 3]), candidates), 0, "here")
     as_texts = summary(questions, result_rows([{"text": "Hm."}] * 4), candidates)
     assert [(each["no_option"], each["of_choice"]) for each in as_texts] == [(4, 4)] * 2
-    assert as_texts[0]["letter_share"] is None and len(without_options(as_texts)) == 2
+    assert as_texts[0]["letter_share"] is None and len(unanswered(as_texts)) == 2
     assert "most probable letter" not in markdown("title", as_texts, 0, "here")
 
 

@@ -93,12 +93,12 @@ def options_of(given: Mapping[str, Any], answers: Sequence[str] | None) -> Optio
     return options
 
 
-def right_option(answers: Sequence[str], options: Options) -> int:
+def right_option(answers: Sequence[str], options: Options, key: str = "answer") -> int:
     """Return the number of the option that a right answer states. Raises an OptionError if it does not state one."""
     number = stated_option(answers[0], options) if len(answers) == 1 else None
     if number in (None, -1):
         raise OptionError(
-            f"`answer` is {brief(list(answers))}, but must be one of the options {brief(list(options.texts))}: its "
+            f"`{key}` is {brief(list(answers))}, but must be one of the options {brief(list(options.texts))}: its "
             f"text, its label or, where these are two options, both. {GIVE_CHOICES}, if there are others"
         )
     return number

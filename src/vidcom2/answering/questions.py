@@ -28,6 +28,9 @@ class Question:
         kind: a label; questions of one kind are also counted by themselves.
         given: the line as it is in the file, with the user's own keys; of a question that is no line, what one would
             hold.
+
+    Raises:
+        OptionError: on right answers or options that no answer of a model could match.
     """
 
     id: str
@@ -39,14 +42,16 @@ class Question:
     given: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, texts, says in (("answers", self.answers, normalised), ("choices", self.choices, str.strip)):
+            of_texts = not isinstance(texts, str) and all(isinstance(each, str) and says(each) for each in texts or ())
+            if texts is not None and not (texts and of_texts):
+                raise OptionError(f"`{name}` is {brief(texts)}, but must be a tuple of texts, at least one")
+        _ = self.right_choice  # is checked
         if not self.given:  # answers are known again by it
             line = {"video": self.video, "question": self.question, "answer": self.answers, "choices": self.choices}
             for name, value in line.items():
                 if value is not None:
                     self.given[name] = list(value) if isinstance(value, tuple) else value
-        if isinstance(self.answers, str) or self.answers == ():
-            raise OptionError(f"`answers` of question {self.id!r} is {self.answers!r}, but must be a tuple of texts.")
-        _ = self.right_choice  # is checked
 
     @property
     def prompt(self) -> str:
@@ -57,8 +62,9 @@ class Question:
         """The number of the right option; None without options or a right answer."""
         if self.choices is None or self.answers is None:
             return None
-        by_text = self.answers[0] in self.choices and len(self.answers) == 1
-        return self.choices.index(self.answers[0]) if by_text else right_option(self.answers, Options(self.choices))
+        if len(self.answers) == 1 and self.answers[0] in self.choices:
+            return self.choices.index(self.answers[0])
+        return right_option(self.answers, Options(self.choices), "answers")
 
     def is_correct(self, text: str) -> bool | None:
         """Tell whether a model's answer is right, by the option that it names or, without choices, by its `normalised`
@@ -149,8 +155,8 @@ def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
     if options is not None and answers is not None:
         answers = (options.texts[right_option(answers, options)],)
     kind = given.get("kind")
-    if kind is not None and not isinstance(kind, str):
-        raise OptionError(f"`kind` is {brief(kind)}, but must be a text")
+    if kind is not None and (not isinstance(kind, str) or len(kind.splitlines()) != 1):
+        raise OptionError(f"`kind` is {brief(kind)}, but must be a text of one line")
     if "chat_template_kwargs" in given:
         raise OptionError("`chat_template_kwargs` holds for all questions. Pass it as --chat-template-kwargs")
     video = video_from(given["video"], folder)

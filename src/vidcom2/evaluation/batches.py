@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -11,8 +11,8 @@ from ..answering.candidates import AllTokens, Candidate
 from ..answering.generation import Batch, EncodedVideos, compress, encode, generate, joined
 from ..answering.letters import FIRST_TOKEN, letter_answers
 from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT
-from ..answering.prepared_video import PreparedVideo, prepare_video
-from ..answering.prompting import begun_thought, padded
+from ..answering.prepared_video import prepare_video
+from ..answering.prompting import begun_thought, padded, video_arguments
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
@@ -27,26 +27,18 @@ PROMPT_END = 16  # tokens at the end of a prompt, among which a template begins 
 
 
 def rows_of_batch(shown: "ShownFrames", questions: Sequence[Question], max_new_tokens: int) -> list[dict[str, Any]]:
-    """Return the rows of a batch of questions."""
-    errors: dict[str, str] = {}
+    """Return the rows of a batch of questions. What all tokens refuse is the error of that question."""
+    rows: dict[str, dict[str, Any]] = {}
     prepared: list[PreparedQuestion] = []
     for question in questions:
         try:
             prepared.append(shown.prepared(question))
         except ValueError as error:
-            errors[question.id] = one_line(error)
-    answers: dict[str, dict[str, Any]] = {each.question.id: {} for each in prepared}
+            rows[question.id] = row_of(question, error=one_line(error))
     for by_letter in (True, False):
         group = [each for each in prepared if each.by_letter is by_letter]
-        for label, given in (_answers(shown, group, max_new_tokens) if group else {}).items():
-            for each, answer in zip(group, given, strict=True):
-                answers[each.question.id][label] = answer
-    return [
-        row_of(question, error=errors[question.id])
-        if question.id in errors
-        else row_of(question, answers=answers[question.id])
-        for question in questions
-    ]
+        rows |= _rows_of_group(shown, group, max_new_tokens) if group else {}
+    return [rows[each.id] for each in questions]
 
 
 def row_of(question: Question, **found: Any) -> dict[str, Any]:
@@ -58,9 +50,25 @@ def row_of(question: Question, **found: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+class SeenVideo:
+    """A video as the processor prepared it, and what the vision tower makes of it, by the settings of the tower."""
+
+    def __init__(self, of: Checkpoint, video: Video) -> None:
+        self.model, self._encoded = of.model, dict[str, EncodedVideos]()
+        self.written, inputs = prepare_video(of.processor, video, of.model)
+        self._inputs = video_arguments(of.model, inputs)
+
+    def encoded(self, settings: CompressionSettings) -> EncodedVideos:
+        """Return the video, encoded with these settings. Raises a ValueError if the model refuses it."""
+        tower = str(settings.vision_settings())
+        if tower not in self._encoded:
+            self._encoded[tower] = encode(self.model, self._inputs, settings)
+        return self._encoded[tower]
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedQuestion:
-    """A question about a video that is encoded.
+    """A question about a video.
 
     Attributes:
         inputs: its inputs for a batch of one, without pixels.
@@ -69,14 +77,14 @@ class PreparedQuestion:
 
     question: Question
     inputs: dict[str, Any]
-    video: EncodedVideos
+    video: SeenVideo
     by_letter: bool
 
 
 class ShownFrames:
     """The candidates, and the reader of the frames that they are shown.
 
-    It reads and encodes the videos of questions, and keeps the last one for further questions about it.
+    It reads the videos of questions, and keeps the last one for further questions about it.
     """
 
     def __init__(
@@ -91,31 +99,25 @@ class ShownFrames:
         self.template_arguments, self.letters = template_arguments, letters
         self.checkpoint, self.num_frames, self.read = checkpoint, num_frames, read
         self.candidates = candidates  # all tokens come first, since the others agree with them
-        self.held: tuple[str, tuple[PreparedVideo, EncodedVideos] | ValueError] | None = None
+        self.held: tuple[str, SeenVideo | ValueError] | None = None
 
     def prepared(self, question: Question) -> PreparedQuestion:
-        """Return a question with its inputs and its encoded video.
+        """Return a question with its inputs and its video.
 
         Raises:
-            ValueError: on a video that cannot be read, or that the processor or the model refuses.
+            ValueError: on a video that cannot be read, or that the processor refuses.
         """
+        of = self.checkpoint
         if self.held is None or self.held[0] != question.video:
             try:
-                self.held = question.video, self._encoded(question.video)
+                self.held = question.video, SeenVideo(of, self.read(question.video, self.num_frames))
             except ValueError as error:
                 self.held = question.video, error
-        held = self.held[1]
-        if isinstance(held, ValueError):
-            raise held
-        written, encoded = held
-        of = self.checkpoint
-        inputs = written.prompt(of.processor, of.model, question.prompt, self.template_arguments)
-        return PreparedQuestion(question, inputs, encoded, self.letters and question.choices is not None)
-
-    def _encoded(self, video: str) -> tuple[PreparedVideo, EncodedVideos]:
-        model = self.checkpoint.model
-        written, inputs = prepare_video(self.checkpoint.processor, self.read(video, self.num_frames), model)
-        return written, encode(model, inputs, model.config.compression_settings())
+        video = self.held[1]
+        if isinstance(video, ValueError):
+            raise video
+        inputs = video.written.prompt(of.processor, of.model, question.prompt, self.template_arguments)
+        return PreparedQuestion(question, inputs, video, self.letters and question.choices is not None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -123,46 +125,64 @@ class ShownFrames:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _answers(
-    shown: ShownFrames, prepared: Sequence[PreparedQuestion], max_new_tokens: int
-) -> dict[str, list[dict[str, Any]]]:
-    """Return label -> answers to these questions, for each candidate."""
-    processor: Any = shown.checkpoint.processor
-    tokenizer = processor.tokenizer
-    batch = Batch(padded([each.inputs for each in prepared], tokenizer), tuple(each.video for each in prepared))
-    answers: dict[str, list[dict[str, Any]]] = {}
+def _rows_of_group(
+    shown: ShownFrames, group: Sequence[PreparedQuestion], max_new_tokens: int
+) -> dict[str, dict[str, Any]]:
+    """Return the rows of questions that are answered together, by id."""
+    rows: dict[str, dict[str, Any]] = {each.question.id: row_of(each.question, answers={}) for each in group}
+    batches: dict[str, Batch] = {}
     for candidate in shown.candidates:
-        found = _answers_of(candidate, shown.checkpoint.model, tokenizer, batch, prepared, max_new_tokens)
-        answers[candidate.label] = found
-        whole = answers[AllTokens().label]
-        for each, answer, full in zip(prepared, found, whole, strict=True):
-            if "text" in answer:
+        found = _answers_of(candidate, shown.checkpoint, group, max_new_tokens, batches) if group else []
+        for each, answer in zip(group, found, strict=True):
+            answers = rows[each.question.id]["answers"]
+            answers[candidate.label] = answer
+            whole = answers[AllTokens().label]
+            if "refused" in whole:
+                rows[each.question.id] = row_of(each.question, error=whole["refused"])
+            elif "text" in answer:
                 answer["correct"] = each.question.is_correct(answer["text"])
-                answer["agrees"] = each.question.agree(answer["text"], full["text"])
-    return answers
+                answer["agrees"] = each.question.agree(answer["text"], whole["text"])
+        if any("error" in rows[each.question.id] for each in group):
+            group, batches = [each for each in group if "answers" in rows[each.question.id]], {}
+    return rows
 
 
 def _answers_of(
     candidate: Candidate,
-    model: "VidCom2GenerationMixin",
-    tokenizer: Any,
-    batch: Batch,
+    checkpoint: Checkpoint,
     prepared: Sequence[PreparedQuestion],
     max_new_tokens: int,
+    batches: dict[str, Batch],
 ) -> list[dict[str, Any]]:
-    """Return a candidate's answer to each question. If it refuses one question, the whole batch counts as refused."""
+    """Return a candidate's answer to each question, all of which are answered by a letter, or none. A batch of which it
+    refuses a question is halved, until that question is alone.
+
+    Args:
+        batches: the batches of these questions, by the settings of the vision tower.
+
+    Raises:
+        OptionError: if the model cannot answer by a letter.
+    """
+    model, processor = checkpoint.model, cast(Any, checkpoint.processor)
+    tokenizer, first = processor.tokenizer, FIRST_TOKEN if prepared[0].by_letter else {}
     new: Any
     try:
+        settings = candidate.settings_in(model.config)
+        tower = str(settings.vision_settings())
+        if tower not in batches:
+            videos = tuple(each.video.encoded(settings) for each in prepared)
+            batches[tower] = Batch(padded([each.inputs for each in prepared], tokenizer), videos)
         if candidate.answer is not None:
-            new, kept = candidate.answer(model, batch, max_new_tokens)
+            new, kept = candidate.answer(model, batches[tower], max_new_tokens)
         else:
-            settings, first = candidate.settings_in(model.config), FIRST_TOKEN if prepared[0].by_letter else {}
-            new, kept = compressed_answers(model, batch, settings, 1 if first else max_new_tokens, **first)
+            length = 1 if first else max_new_tokens
+            new, kept = compressed_answers(model, batches[tower], settings, length, **first)
     except ValueError as error:
-        if isinstance(candidate, AllTokens):
-            raise
-        return [{"refused": one_line(error)} for _ in prepared]
-    if prepared[0].by_letter:
+        if len(prepared) == 1:
+            return [{"refused": one_line(error)}]
+        halves = prepared[: len(prepared) // 2], prepared[len(prepared) // 2 :]
+        return [each for half in halves for each in _answers_of(candidate, checkpoint, half, max_new_tokens, {})]
+    if first:
         found = letter_answers(tokenizer, new.logits[0], [len(each.question.choices or ()) for each in prepared])
     else:
         prompts = [each.inputs["input_ids"][0] for each in prepared]
@@ -194,7 +214,7 @@ def compressed_answers(
 
     Raises:
         ValueError: on settings that the method refuses for one of the videos, or the model for the batch, and on
-            settings for the vision tower other than the model's, with which the videos were encoded.
+            settings for the vision tower other than those with which the videos were encoded.
     """
     of_videos: dict[int, VidCom2VideoFeatures] = {}  # a video that occurs twice is compressed once
     for video in batch.videos:

@@ -189,6 +189,7 @@ def test_models_that_think_and_candidates_that_answer_by_themselves_are_read_fro
         evaluate(checkpoint, asked()[:1], [own], tmp_path / "x", letters=True, **arguments)
 
 
+@pytest.mark.usefixtures("methods_restored")
 def test_a_video_that_a_method_refuses_is_refused_alone_among_letters_and_among_texts(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:

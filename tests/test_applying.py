@@ -361,7 +361,7 @@ def test_generate_refuses_a_stock_cache_or_continues_it_as_the_stock_class_does(
     second = second_turn(family, inputs, out)
     vidcom2.apply(model, retention_ratio=ratio)
     if ratio < 1.0 or family.case.mrope:
-        with pytest.raises(ValueError, match="it is not known whe.*before `vidcom2.apply`"):
+        with pytest.raises(ValueError, match=r"it is not known whe.*before `vidcom2.apply`"):
             model.generate(**second, **NEW, past_key_values=out.past_key_values)
         return
     expected = family.stock.generate(**second, **NEW, past_key_values=of_stock.past_key_values)

@@ -9,7 +9,7 @@ import torch
 from conftest import Family
 from models import EACH_MODEL, RETENTION_RATIO
 from test_conversations import QUESTION
-from test_generate import NEW, batch_of_two, make_prompt, run
+from test_generate import NEW, UNEVEN, batch_of_two, make_prompt, run
 from torch import Tensor
 from transformers import BatchFeature, StaticCache
 
@@ -91,7 +91,7 @@ def video_turn(family: Family, turn: Any, inputs: BatchFeature) -> tuple[dict[st
     }
     whole["attention_mask"][:, : inputs["input_ids"].shape[1]] = inputs["attention_mask"]
     new = {"input_ids": torch.cat([turn.sequences[:, -1:], inputs["input_ids"]], dim=1)}
-    return whole | family.videos_of(inputs), new | family.videos_of(inputs)
+    return whole | family.videos_of(inputs) | UNEVEN, new | family.videos_of(inputs) | UNEVEN
 
 
 def longer_question(family: Family, turn: Any, inputs: BatchFeature) -> tuple[dict[str, Any], dict[str, Any]]:

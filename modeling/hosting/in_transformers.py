@@ -392,7 +392,8 @@ def _is_missing(mask: Any) -> bool:
 def _has_gaps(position_ids: Tensor) -> bool:
     if position_ids.ndim != 2 or position_ids.shape[1] == 1:
         return False
-    return not bool((position_ids.diff(dim=1) == 1).all())
+    steps = position_ids.diff(dim=1)
+    return bool((steps > 1).any() & (steps >= 0).all())  # Positions that start again are the caller's packed prompts.
 
 
 def _with_order(position_ids: Tensor, cache: Any) -> Tensor:

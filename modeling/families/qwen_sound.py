@@ -41,14 +41,13 @@ class QwenSoundModelMixin(QwenVideoModelMixin):
             mask = torch.ones_like(input_ids)
         return self.rope_index(input_ids, mask, inputs)
 
-    def rope_index(self, input_ids: Tensor, mask: Tensor | None, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def rope_index(self, input_ids: Tensor, mask: Tensor, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return what `QwenVideoModelMixin` does. The parent finds images, videos and sound by the marks before them.
 
         Args:
             mask: (B, P + L). P are earlier tokens, which matter if neither images nor videos are among the L new ones.
             inputs: as well as the sizes and times, the sounds of the new tokens.
         """
-        assert mask is not None
         config, num_new = self.config, input_ids.shape[1]
         ids = input_ids.masked_fill(mask[:, -num_new:] == 0, -1)
         num_sounds = int((ids == config.audio_start_token_id).sum())

@@ -136,13 +136,17 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
         return positions[..., :-1] + start, positions[0, :, -1:] + start
 
     def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-        """Return the parent's positions (3, B, L) and `rope_deltas` (B, 1); both None for a prompt of text alone."""
+        """Return the parent's positions (3, B, L), and the offset (B, 1) of a text token after them; both None for a
+        prompt of text alone."""
         input_ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
         if input_ids is None or all(inputs.get(name) is None for name in GRIDS):
             return None, None
-        return self.rope_index(input_ids, mask[:, -input_ids.shape[1] :] if is_2d(mask) else None, inputs)
+        mask = mask[:, -input_ids.shape[1] :] if is_2d(mask) else torch.ones_like(input_ids)
+        num_tokens = mask.long().sum(dim=1, keepdim=True)
+        positions, following = self.rotary_positions({**inputs, "attention_mask": mask}, torch.zeros_like(num_tokens))
+        return positions, following - num_tokens
 
-    def rope_index(self, input_ids: Tensor, mask: Tensor | None, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def rope_index(self, input_ids: Tensor, mask: Tensor, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return the parent's positions (3, B, L) of tokens (B, L), and its `rope_deltas` (B, 1).
 
         Args:

@@ -272,12 +272,11 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
                 prompt = CachedPrompt.of_full_prompt(mask, None)
                 self._remember(prompt, kwargs, cache, getattr(result, CACHE, None))
             return result
-        rotary, rope_deltas = self.model.full_rotary_positions(kwargs | {"attention_mask": mask})
+        rotary, offset = self.model.full_rotary_positions(kwargs | {"attention_mask": mask})
         order = positions_by_order(mask)
         kwargs["position_ids"] = torch.stack([order, *(order.expand(3, -1, -1) if rotary is None else rotary)])
         result = super().generate(**kwargs)
-        offset = mask.new_zeros(len(mask), 1).long() if rope_deltas is None else rope_deltas
-        prompt = CachedPrompt.of_full_prompt(mask, offset, rotary)
+        prompt = CachedPrompt.of_full_prompt(mask, mask.new_zeros(len(mask), 1).long() if offset is None else offset)
         self._remember(prompt, kwargs, cache, getattr(result, CACHE, None))
         return result
 

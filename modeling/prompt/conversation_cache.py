@@ -85,9 +85,6 @@ class CachedPrompt:
         prompt_length: number of the caller's tokens that the cache stands for, including the dropped ones.
         position_offset: (B, 1) position of the next token minus the number of tokens; None if positions are the order
             of the tokens.
-        media_offset: (B, 1) the same offset for images and videos that come next; None if it does not differ. It
-            differs after a video whose frames reach further in time than the text behind it: there the parent places
-            images and videos elsewhere than text.
         is_short: whether tokens were dropped, so that only this project's classes can continue the cache.
         lost: why the cache can no longer be continued; None if it can.
         num_remembered: for how many of the cached tokens, counted from the first, it is known which are padding; None
@@ -97,7 +94,6 @@ class CachedPrompt:
     positions: Tensor
     prompt_length: int
     position_offset: Tensor | None = None
-    media_offset: Tensor | None = None
     is_short: bool = True
     lost: str | None = None
     num_remembered: int | None = None
@@ -153,24 +149,16 @@ class CachedPrompt:
         return replace(known.extended(later, later.shape[1]), num_remembered=num_remembered)
 
     @classmethod
-    def of_full_prompt(
-        cls, mask: Tensor, position_offset: Tensor | None, rotary: Tensor | None = None
-    ) -> "CachedPrompt":
+    def of_full_prompt(cls, mask: Tensor, position_offset: Tensor | None) -> "CachedPrompt":
         """Return the memory of an uncompressed prompt.
 
         Args:
             mask: (B, L) attention mask of the prompt.
             position_offset: (B, 1), see the attribute; None if positions are the order of the tokens.
-            rotary: (3, B, L) positions (t, h, w) of the prompt, if it holds images or videos.
         """
         positions = torch.arange(mask.shape[1], device=mask.device).expand(len(mask), -1)
         positions = torch.where(mask.bool(), positions, -1)
-        media_offset = None
-        if rotary is not None:  # In a whole conversation, images and videos too would start right after the last token.
-            last = positions.amax(dim=1, keepdim=True).clamp(min=0)
-            following = rotary[1:].amax(dim=0).gather(1, last.to(rotary.device)) + 1
-            media_offset = following - mask.long().sum(dim=1, keepdim=True)
-        return cls(positions, mask.shape[1], position_offset, media_offset, is_short=False)
+        return cls(positions, mask.shape[1], position_offset, is_short=False)
 
     def mask_with_new(self, mask: Tensor | None, num_new: int, device: torch.device) -> Tensor:
         """Return the mask (B, P + n) over the P cached tokens and n new ones.
@@ -232,7 +220,7 @@ class CachedPrompt:
 
     def rows(self, indices: Tensor) -> "CachedPrompt":
         """Return the memory of a cache whose rows were picked, repeated or reordered by `indices` (B',)."""
-        of_rows = {name: getattr(self, name) for name in ("positions", "position_offset", "media_offset")}
+        of_rows = {name: getattr(self, name) for name in ("positions", "position_offset")}
         picked = {name: of[indices.to(of.device)] for name, of in of_rows.items() if of is not None}
         return replace(self, **picked)
 
@@ -253,7 +241,7 @@ class CachedPrompt:
             ValueError: if the cache cannot be continued.
         """
         self._check_not_lost()
-        tensors = {name: getattr(self, name) for name in ("positions", "position_offset", "media_offset")}
+        tensors = {name: getattr(self, name) for name in ("positions", "position_offset")}
         numbers = {name: getattr(self, name) for name in ("prompt_length", "is_short", "num_remembered")}
         given = {name: value for name, value in tensors.items() if value is not None}
         return given | {name: torch.tensor(int(value)) for name, value in numbers.items() if value is not None}

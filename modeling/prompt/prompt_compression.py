@@ -132,9 +132,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         raise NotImplementedError
 
     def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-        """Return the parent's M-RoPE positions (3, B, L) and `rope_deltas` (B, 1) of an uncompressed prompt.
-
-        Both are None for a prompt of text alone.
+        """Return the parent's M-RoPE positions (3, B, L) of an uncompressed prompt, and how far (B, 1) the position of
+        a text token after it is from the number of tokens. Both are None for a prompt of text alone.
         """
         raise NotImplementedError
 
@@ -315,13 +314,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             return outputs
         self._check_known_to_the_stock_class(cache)
         # The parent would keep `rope_deltas` on the model, where other chats would read them.
-        position_ids, rope_deltas = self.full_rotary_positions(inputs)
+        position_ids, offset = self.full_rotary_positions(inputs)
         outputs = super().forward(**inputs | {"position_ids": position_ids}, return_dict=True)
         if outputs.get(CACHE) is not None:
             mask = _mask_of_new(outputs, inputs)
-            if rope_deltas is None:  # In a prompt of text alone, the parent counts the padding.
-                rope_deltas = mask.shape[1] - mask.long().sum(dim=1, keepdim=True)
-            CachedPrompt.of_full_prompt(mask, rope_deltas, position_ids).attach_to(outputs.get(CACHE))
+            if offset is None:  # In a prompt of text alone, the parent counts the padding.
+                offset = mask.shape[1] - mask.long().sum(dim=1, keepdim=True)
+            CachedPrompt.of_full_prompt(mask, offset).attach_to(outputs.get(CACHE))
         return outputs
 
     def _check_known_to_the_stock_class(self, cache: Any) -> None:
@@ -423,8 +422,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         extended = cached.extended(positions, input_ids.shape[1])
         order = positions_by_order(mask)[:, cached.length :]
         offset = cached.position_offset
-        if cached.media_offset is not None and (kinds > TEXT).any():
-            offset, extended = cached.media_offset, replace(extended, media_offset=None)
         offset = 0 if offset is None else offset.to(input_ids.device)
         start = cached_mask.sum(dim=1, keepdim=True) + offset
         num_tokens = mask.sum(dim=1, keepdim=True)

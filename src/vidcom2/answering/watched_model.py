@@ -7,7 +7,7 @@ tuned since can still use them. For a KV cache the whole model must be.
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..errors import OptionError
 
 WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 LANGUAGE_MODEL = ("language_model.",)  # how its names in the inner model begin; all else encodes
+NOT_DECLARED = {*(each.name for each in fields(PreTrainedConfig)), *SETTING_NAMES}
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Another model
@@ -32,16 +33,23 @@ def encoder_identity(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what the features of a video and its place in a prompt depend on besides the settings: all weights but the
     language model's, their config, and the processor."""
     inner: Any = checkpoint.model.model
-    processor: Any = checkpoint.processor
-    # The chat template is read anew for each question.
-    own = {name: value for name, value in vars(processor).items() if name != "chat_template"}
-    of_processor = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
     return {
         "dtype": str(inner.dtype),
         "weights": _weights(inner, without=LANGUAGE_MODEL),
         "config": _of_json(_declared(inner.config, without=("text_config",))),
-        "processor": _of_json([processor.video_processor.to_dict(), of_processor]),
+        "processor": _of_json(_of_processor(checkpoint.processor)),
     }
+
+
+def _of_processor(processor: Any) -> list[dict[str, Any]]:
+    # The chat template is read anew for each question.
+    return [processor.video_processor.to_dict(), _plain(processor, {"chat_template"})]
+
+
+def _plain(thing: Any, without: Collection[str]) -> dict[str, Any]:
+    """Return the attributes of an object that are numbers or texts."""
+    own = {name: value for name, value in vars(thing).items() if name not in without}
+    return {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
 
 
 def model_identity(model: Any) -> dict[str, Any]:
@@ -57,8 +65,7 @@ def model_identity(model: Any) -> dict[str, Any]:
 def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     """Return the fields that a config's own class declares. Others say nothing about the model: where it was loaded
     from, with which code it was saved, and our settings, which the video has of its own."""
-    ignored = {*(each.name for each in fields(PreTrainedConfig)), *SETTING_NAMES, *without}
-    names = {each.name for each in fields(config)} - ignored
+    names = {each.name for each in fields(config)} - {*NOT_DECLARED, *without}
     own = {name: value for name, value in config.to_dict().items() if name in names}
     inner = {name: getattr(config, name) for name, value in own.items() if isinstance(value, dict)}
     return own | {name: _declared(each) for name, each in inner.items() if isinstance(each, PreTrainedConfig)}
@@ -114,6 +121,15 @@ def encoder_state(model: Any) -> int:
     are put in or switched on. It costs next to nothing, since no weight is read; so it does not see what is written
     past autograd, by `weight.data`."""
     return _state(model.model, LANGUAGE_MODEL)
+
+
+def features_state(checkpoint: Checkpoint) -> int:
+    """Return a number that changes when a frame would get other features than before: as `encoder_state` does, and
+    with the device, the config and the processor."""
+    model: Any = checkpoint.model
+    config = model.config
+    of_configs = [_plain(each, NOT_DECLARED) for each in (config, getattr(config, "vision_config", None)) if each]
+    return hash((encoder_state(model), f"{model.device} {of_configs} {_of_processor(checkpoint.processor)}"))
 
 
 def model_state(model: Any) -> int:

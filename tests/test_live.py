@@ -246,7 +246,7 @@ def test_large_frames_are_scaled_so_that_the_past_has_room(frames: np.ndarray) -
 CHANGES: dict[str, Callable[[Any, Any], Any]] = {
     "a weight": lambda model, _: next(model.model.vision_tower.parameters()).add_(0.1),
     "the dtype": lambda model, _: model.bfloat16(),
-    "a setting": lambda model, _: setattr(model.config, "vision_chunk_frames", 1),
+    "a setting": lambda model, _: setattr(model.config, "vision_method", "skip_repeated"),
     "the config": lambda model, _: setattr(model.config, "spatial_pool_mode", "max"),
     "the processor's numbers": lambda _, processor: processor.video_processor.image_mean.reverse(),
     "the processor's size": lambda _, processor: setattr(

@@ -25,6 +25,7 @@ from ..hosting.in_transformers import (
     pop_settings,
     register_like,
     take_parents_signatures,
+    to_own_names,
     wants_some_rows,
     with_cache_name,
     without,
@@ -82,6 +83,12 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         # The parent has built its own inner model. Ours has the same weights and other methods.
         self.model.__class__ = self.inner_class
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Take weights from `load_state_dict` under the names of checkpoints, too. `Trainer` passes them so, with
+        `strict=False`, and the stock classes silently keep their own weights instead."""
+        to_own_names(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
     # -----------------------------------------------------------------------------------------------------------------
     # forward
     # -----------------------------------------------------------------------------------------------------------------
@@ -123,6 +130,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             )
         loss_arguments = {name: inputs.pop(name, None) for name in ("shift_labels", "num_items_in_batch")}
         check_compressible(inputs)
+        self._check_invocations(inputs["input_ids"])
         if labels is not None:
             _check_labels(labels, inputs["input_ids"], loss_arguments["shift_labels"], logits_to_keep)
         record = PromptRecord(logits_to_keep)
@@ -296,6 +304,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         conversation, which the model runs. It skips the cached tokens by itself.
         """
         check_compressible(kwargs)
+        self._check_invocations(kwargs["input_ids"])
         kwargs = kwargs | {"attention_mask": self._mask_of_padding(kwargs)}
         input_ids, mask, cache = kwargs["input_ids"], kwargs["attention_mask"], kwargs.get(CACHE)
         cached = CachedPrompt.of(cache, len(input_ids), input_ids.device)
@@ -496,6 +505,19 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             uses_mrope=self.model.uses_mrope,
             is_stateful=self._is_stateful,
         )
+
+    def _check_invocations(self, input_ids: Tensor) -> None:
+        """Check that no video follows the last invocation of an aLoRA. PEFT counts back from the end of the full prompt
+        to where the adapter begins, which in a compressed prompt would be before its invocation."""
+        for config in (getattr(self, "peft_config", None) or {}).values():
+            invocation = getattr(config, "alora_invocation_tokens", None) or ()
+            for row, is_video in zip(input_ids.tolist(), self.model.is_video(input_ids)):
+                starts = [at for at in range(len(row)) if invocation and row[at : at + len(invocation)] == invocation]
+                if starts and is_video[starts[-1] :].any():
+                    raise ValueError(
+                        "In a prompt, a video follows the invocation of an aLoRA. Ask after the video, pass "
+                        "`retention_ratio=1.0` without a budget, or take a LoRA that always acts."
+                    )
 
     def _check_known_positions(self, kinds_of_past: Tensor, cache: Any) -> None:
         if self.model.uses_mrope and CachedPrompt.attached_to(cache) is None and (kinds_of_past > TEXT).any():

@@ -7,7 +7,7 @@ tuned since can still use them. For a KV cache the whole model must be.
 import hashlib
 import json
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -22,7 +22,6 @@ from ..errors import OptionError
 
 WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 LANGUAGE_MODEL = ("language_model.",)  # how its names in the inner model begin; all else encodes
-NOT_DECLARED = {*(each.name for each in fields(PreTrainedConfig)), *SETTING_NAMES}
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Another model
@@ -43,13 +42,9 @@ def encoder_identity(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _of_processor(processor: Any) -> list[dict[str, Any]]:
     # The chat template is read anew for each question.
-    return [processor.video_processor.to_dict(), _plain(processor, {"chat_template"})]
-
-
-def _plain(thing: Any, without: Collection[str]) -> dict[str, Any]:
-    """Return the attributes of an object that are numbers or texts."""
-    own = {name: value for name, value in vars(thing).items() if name not in without}
-    return {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
+    own = {name: value for name, value in vars(processor).items() if name != "chat_template"}
+    of_parts = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
+    return [processor.video_processor.to_dict(), of_parts]
 
 
 def model_identity(model: Any) -> dict[str, Any]:
@@ -65,10 +60,10 @@ def model_identity(model: Any) -> dict[str, Any]:
 def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     """Return the fields that a config's own class declares. Others say nothing about the model: where it was loaded
     from, with which code it was saved, and our settings, which the video has of its own."""
-    names = {each.name for each in fields(config)} - {*NOT_DECLARED, *without}
-    own = {name: value for name, value in config.to_dict().items() if name in names}
-    inner = {name: getattr(config, name) for name, value in own.items() if isinstance(value, dict)}
-    return own | {name: _declared(each) for name, each in inner.items() if isinstance(each, PreTrainedConfig)}
+    ignored = {*(each.name for each in fields(PreTrainedConfig)), *SETTING_NAMES, *without}
+    names = {each.name for each in fields(config)} - ignored
+    own = {name: value for name, value in vars(config).items() if name in names}
+    return own | {name: _declared(each) for name, each in own.items() if isinstance(each, PreTrainedConfig)}
 
 
 def _weights(module: nn.Module, without: tuple[str, ...] = ()) -> str:
@@ -125,11 +120,12 @@ def encoder_state(model: Any) -> int:
 
 def features_state(checkpoint: Checkpoint) -> int:
     """Return a number that changes when a frame would get other features than before: as `encoder_state` does, and
-    with the device, the config and the processor."""
+    with the device, the config, the settings of the vision tower and the processor."""
     model: Any = checkpoint.model
-    config = model.config
-    of_configs = [_plain(each, NOT_DECLARED) for each in (config, getattr(config, "vision_config", None)) if each]
-    return hash((encoder_state(model), f"{model.device} {of_configs} {_of_processor(checkpoint.processor)}"))
+    declared = _declared(model.config, without=("text_config",))
+    settings = model.config.compression_settings(retention_ratio=1.0).vision_settings()
+    others = (model.device, declared, settings, _of_processor(checkpoint.processor))
+    return hash((encoder_state(model), str(others)))
 
 
 def model_state(model: Any) -> int:

@@ -27,7 +27,6 @@ from ..answering.prompting import prepare_inputs, video_arguments
 from ..answering.watched import Watched
 from ..answering.watched_model import features_state
 from ..checks import whole_number
-from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, brief
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
@@ -86,10 +85,11 @@ class LiveVideo:
         self.recent_frames = whole_number("recent_frames", recent_frames)
         self._method = memory_method_named(memory_method)
         self.checkpoint, _ = checkpoint_of(check_model(model, processor, Placement(), {}), processor, {})
+        its_config: Any = self.checkpoint.model.config
         if max_video_tokens is None:
-            max_video_tokens = self.checkpoint.model.config.max_video_tokens or MAX_VIDEO_TOKENS
+            max_video_tokens = its_config.max_video_tokens or MAX_VIDEO_TOKENS
         self.max_video_tokens = whole_number("max_video_tokens", max_video_tokens)
-        self.settings = self._settings_now()
+        self.settings = its_config.compression_settings(max_video_tokens=self.max_video_tokens, retention_ratio=1.0)
         if self.settings.vision_method != "full":
             raise OptionError(
                 f"`vision_method` of the model is {self.settings.vision_method!r}, which compares frames with each "
@@ -137,15 +137,8 @@ class LiveVideo:
                 if memory.max_tokens:
                     memory.add(oldest)
             # What may fail has been done, on copies.
-            vars(self).update(
-                _memory=memory,
-                _recent=recent,
-                _waiting=waiting,
-                _seconds=float(seconds),
-                _watched=None,
-                num_frames=self.num_frames + 1,
-                tokens_per_frame=tokens,
-            )
+            changed = {"_memory": memory, "_recent": recent, "_waiting": waiting, "_seconds": float(seconds)}
+            vars(self).update(changed, _watched=None, num_frames=self.num_frames + 1, tokens_per_frame=tokens)
 
     @overload
     def ask(  # pyright: ignore[reportOverlappingOverload]  (a text is a sequence of texts, too)
@@ -203,12 +196,8 @@ class LiveVideo:
                 f"`frame` is of shape {image.shape}, but the stream began with {self._shape}. Scale it to that size."
             )
 
-    def _settings_now(self) -> CompressionSettings:
-        config: Any = self.checkpoint.model.config
-        return config.compression_settings(max_video_tokens=self.max_video_tokens, retention_ratio=1.0)
-
     def _check_model(self) -> None:
-        if self._features_state != features_state(self.checkpoint) or self.settings != self._settings_now():
+        if self._features_state != features_state(self.checkpoint):
             raise OptionError(
                 "the model or its processor has changed since the stream began: weights, their dtype or device, "
                 "adapters, config, settings or the processor. Undo that, or begin a new `LiveVideo`."

@@ -157,21 +157,13 @@ class StreamMemory:
         vars(self).update(new | {"_mean": mean, "_mean_direction": mean_direction})
 
     def _chosen(self, tokens: StreamTokens) -> Tensor:
-        last, places = (
-            len(tokens.frames) - 1,
-            self.method(copy.deepcopy(tokens), self.max_tokens),
-        )  # may compute in place
-        if (
-            not isinstance(places, Tensor)
-            or places.dtype != torch.int64
-            or places.ndim != 1
-            or not 0 < len(places) <= self.max_tokens
-            or not 0 <= int(places[0]) <= int(places[-1]) <= last
-            or not bool((places.diff() > 0).all())
-        ):
+        places = self.method(copy.deepcopy(tokens), self.max_tokens)  # which may compute in place
+        fits = isinstance(places, Tensor) and places.dtype == torch.int64 and places.ndim == 1
+        chosen, known = places.tolist() if fits else [], range(len(tokens.frames))
+        if not 0 < len(chosen) <= self.max_tokens or chosen != sorted({*chosen} & {*known}):
             raise OptionError(
                 f"the memory method returned {brief(places)}, but must return 1 to {self.max_tokens} places from 0 to "
-                f"{last}: int64, (K,), ascending."
+                f"{known[-1]}: int64, (K,), ascending."
             )
         return places
 

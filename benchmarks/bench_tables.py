@@ -13,7 +13,7 @@ from vidcom2.evaluation.tables import pipes
 from vidcom2.measuring.figures import ALL_TOKENS, TOTALS
 from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages
 from vidcom2.measuring.results import read_results
-from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table
+from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, rounds, seconds, signed, stage_table
 
 from .pages import ROOT, write_tables
 
@@ -78,10 +78,9 @@ def faster(saved: float) -> str:
 def origin(content: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """Say in a sentence where a file's figures come from."""
     made = content["birth_certificate"]
-    rounds = min(len(row["turns"]) for row in rows if row["turns"])
     return (
         f"`{made['command']}`: {made['parameters'] / 1e9:.2f}B parameters, {made['dtype']}, {made['device']}, "
-        f"{made['date'][:10]}, {rounds} rounds; torch {made['torch']}, transformers {made['transformers']}, vidcom2 "
+        f"{made['date'][:10]}, {rounds(rows)}; torch {made['torch']}, transformers {made['transformers']}, vidcom2 "
         f"{made['vidcom2_commit'][:10]}; load average at the start {made['load_average']:.1f}."
     )
 
@@ -94,7 +93,7 @@ def lectures(models: dict[str, Path]) -> str:
             name = "all tokens"
             if row["method"] != ALL_TOKENS:
                 name = f"VidCom², R = {100 * row['retention_ratio']:g} %"
-            if "vision_method" in row["settings"]:
+            if row["settings"].get("vision_method", "full") != "full":
                 name += f" and `{row['settings']['vision_method']}`, {row['settings']['vision_tolerance']:g}"
             stages = [seconds(row["seconds"][stage]) for stage in ("vision", "prefill", "model_generation")]
             gain = faster(row["saved"]["model_generation"]) if row["saved"] else ""
@@ -110,7 +109,7 @@ def watched() -> str:
     for row in found["rows"]:
         times = [f"{row[name]:.1f}" for name in ("seconds_before", "seconds_each_later", "seconds_all")]
         gains = [f"{row[name]:.1f}×" for name in ("speedup_each_later", "speedup_all")]
-        size = "" if row["file_bytes"] is None else f"{row['file_bytes'] / 1e6:.1f}"
+        size = f"{row['file_bytes'] / 1e6:.1f}" if row["way"] == "features" else ""  # no file holds a KV cache
         lines.append([WAYS[row["way"]], times[0], times[1], gains[0], times[2], gains[1], size])
     whole = f"The features of all tokens would take {found['rows'][0]['file_bytes_of_all_tokens'] / 1e6:.1f} MB."
     origin = f"{made['date'][:10]}; torch {made['torch']}, transformers {made['transformers']}"

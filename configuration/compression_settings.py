@@ -19,9 +19,8 @@ from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# How many tokens K of a video's T·M a compression method keeps at a retention ratio R.
-BY_BUDGETS = "budgets"  # the sum of `frame_budgets`, which follows `compression_rounding`
-BY_SIZES = "sizes"  # R·T·M, rounded, but at least one, or one for each frame, or a whole frame
+# How many tokens K of a video a method keeps: of T frames with M tokens each, at a retention ratio R.
+Count = Callable[[int, int, float], int]
 
 # Settings that only some methods of a kind read. All others are for every method to read.
 OF_SOME_COMPRESSION_METHODS = (
@@ -59,11 +58,11 @@ class CompressionMethod(Method):
     `VideoCompression`.
 
     Attributes:
-        kept: how many tokens it keeps, `BY_BUDGETS` or `BY_SIZES`; None if that is not known.
-        compiles: whether `torch.compile` may take it into its graph, if its K follows from the sizes.
+        count: returns K from T, M and R, unless frame budgets are rounded. None if K is not known beforehand.
+        compiles: whether it compiles into one graph when K depends on sizes alone.
     """
 
-    kept: str | None = None
+    count: Count | None = None
     compiles: bool = False
 
     def reads(self, setting: str) -> bool:
@@ -93,23 +92,15 @@ class VisionMethod(Method):
 COMPRESSION_METHODS = {
     method.name: method
     for method in (
-        CompressionMethod(
-            name="vidcom2",
-            file="method_vidcom2",
-            settings=OF_SOME_COMPRESSION_METHODS,
-            kept=BY_BUDGETS,
-            compiles=True,
-        ),
+        CompressionMethod(name="vidcom2", file="method_vidcom2", settings=OF_SOME_COMPRESSION_METHODS, compiles=True),
         # A compiled graph cannot create a random generator.
-        CompressionMethod(name="random", file="method_random", settings=("compression_rounding",), kept=BY_BUDGETS),
-        # The others keep R·T·M tokens, so there is nothing for `compression_rounding` to decide.
-        CompressionMethod(name="uniform_frames", file="method_uniform_frames", kept=BY_SIZES, compiles=True),
-        CompressionMethod(name="dycoke", file="method_dycoke", kept=BY_SIZES, compiles=True),
-        CompressionMethod(name="evs", file="method_evs", kept=BY_SIZES, compiles=True),
-        CompressionMethod(name="coverage", file="method_coverage", kept=BY_SIZES),  # as a graph: thousands of steps
-        CompressionMethod(
-            name="vcast", file="method_vcast", settings=("compression_scoring",), kept=BY_SIZES, compiles=True
-        ),
+        CompressionMethod(name="random", file="method_random", settings=("compression_rounding",)),
+        # The others keep a fixed total, so there is nothing for `compression_rounding` to decide.
+        CompressionMethod(name="uniform_frames", file="method_uniform_frames", compiles=True),
+        CompressionMethod(name="dycoke", file="method_dycoke", compiles=True),
+        CompressionMethod(name="evs", file="method_evs", compiles=True),
+        CompressionMethod(name="coverage", file="method_coverage"),  # as a graph: thousands of steps
+        CompressionMethod(name="vcast", file="method_vcast", settings=("compression_scoring",), compiles=True),
     )
 }
 
@@ -140,11 +131,11 @@ VISION_METHODS = {
 TABLES: dict[str, dict[str, Any]] = {"compression_method": COMPRESSION_METHODS, "vision_method": VISION_METHODS}
 
 
-def own_method(setting: str, name: str) -> Callable[[Function], Function]:
-    """Enter the function that is defined next into the row of a method of this project."""
+def own_method(setting: str, name: str, **known: Any) -> Callable[[Function], Function]:
+    """Enter the function that is defined next into the row of a method of this project, with what else is `known`."""
 
     def enter(function: Function) -> Function:
-        TABLES[setting][name] = replace(TABLES[setting][name], function=function)
+        TABLES[setting][name] = replace(TABLES[setting][name], function=function, **known)
         return function
 
     return enter
@@ -259,8 +250,9 @@ class CompressionSettings:
             reads the settings that its row of the table names.
         compression_scoring: `"paper"` for Algorithm 1, or for V-CAST, `"released"` for what the authors' published code
             computes.
-        compression_rounding: how r_t·M becomes a frame's budget: `"ceil"` as in the paper, `"round"` as in the released
-            code, `"exact"` for a total that depends on the sizes alone.
+        compression_rounding: how r_t·M becomes a frame's budget: `"exact"` for a total that depends on sizes alone, so
+            that a processor can write the prompt; `"ceil"` as in the paper and `"round"` as in the released code, which
+            depend on what a video shows.
         compression_temperature: τ of Eq. 5; smaller values concentrate the budget on the most unique frames.
         compression_frame_score: u_t as the `"mean"` or `"max"` of its tokens' video-level uniqueness; `"uniform"`
             gives every frame the same budget (Table 3).
@@ -300,7 +292,7 @@ class CompressionSettings:
         metadata=_method_name(COMPRESSION_METHODS, own=" (a method of your own is known once its module is imported)"),
     )
     compression_scoring: str = field(default="paper", metadata=_choice("paper", "released"))
-    compression_rounding: str = field(default="ceil", metadata=_choice("ceil", "round", "exact"))
+    compression_rounding: str = field(default="exact", metadata=_choice("exact", "ceil", "round"))
     compression_temperature: float = field(default=0.01, metadata=_number("a finite number > 0", lambda v: v > 0))
     compression_frame_score: str = field(default="mean", metadata=_choice("mean", "max", "uniform"))
     compression_window: int | None = field(default=None, metadata=_count_or_none("frames", none="the whole video"))
@@ -360,8 +352,13 @@ class CompressionSettings:
         return {name: getattr(self, name) for name in names}
 
 
+# The settings on which it depends how many tokens stay, and the name under which a processor returns this number for
+# each video: (num_videos,) int64.
+COUNTED_BY = ("retention_ratio", "compression_method", "max_video_tokens")
+NUM_KEPT = "num_kept_video_tokens"
 _FIELDS = {setting.name: setting for setting in fields(CompressionSettings)}
 SETTING_NAMES = tuple(_FIELDS)
+OF_COMPRESS = ("compression_rounding", "ceil")  # the default of `compress`, which no method refuses
 # In a call, None stands for the config's value, so there a budget that no video exceeds stands for no budget.
 NO_BUDGET = 2**62
 ALL_TOKENS: dict[str, Any] = {"retention_ratio": 1.0, "max_video_tokens": NO_BUDGET}
@@ -405,7 +402,7 @@ def checked_setting(name: str, value: Any) -> Any:
 
 
 def check_all_read(settings: Mapping[str, Any]) -> None:
-    """Check that the methods read every setting that is not at its default.
+    """Check that the methods read every setting that is not at its default, here or in `compress`.
 
     Args:
         settings: all settings by name.
@@ -416,7 +413,7 @@ def check_all_read(settings: Mapping[str, Any]) -> None:
     for setting, table in TABLES.items():
         method = table[settings[setting]]
         for name, value in settings.items():
-            if not method.reads(name) and value != _FIELDS[name].default:
+            if not method.reads(name) and value != _FIELDS[name].default and (name, value) != OF_COMPRESS:
                 raise _unread(name, value, setting, method)
 
 

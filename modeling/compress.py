@@ -32,7 +32,9 @@ def compress(
             some methods need more than the tokens.
         retention_ratio: fraction of the tokens to keep, in (0, 1].
         compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` and the
-            settings of the vision tower, `vision_...`, are for models, and select nothing.
+            settings of the vision tower, `vision_...`, are for models, and select nothing. The default of
+            `compression_rounding` is that of Algorithm 1, `"ceil"`; that of configs is `"exact"`, with which a
+            processor knows K.
 
     Returns:
         A `VideoCompression` on the device of `video_tokens`. The kept features are

@@ -3,7 +3,7 @@ import inspect
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from transformers import AutoProcessor, BatchFeature, PreTrainedModel, Processor
 from videos_as_images import by_prompt, joined_pixels, split_pixels
 
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS
+from vidcom2.processors import restore, shorten
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -164,6 +165,13 @@ class Family:
             else self.case.stock_class.from_pretrained(self.folder).eval()
         )
 
+    @cached_property
+    def writing_short(self) -> "Family":
+        """The family with this project's processor, which writes a placeholder for each video token that stays."""
+        processor = AutoProcessor.from_pretrained(self.folder)
+        shorten(processor, self.model.config)
+        return replace(self, processor=processor)
+
     def prompt(self, question: str, videos: int = 0, images: int = 0) -> str:
         return chat_prompt(self.processor, question, videos, images)
 
@@ -235,7 +243,9 @@ def build_family(case: ModelCase, tmp_path_factory: pytest.TempPathFactory) -> F
     stock = load_stock(case, folder)
     assert case.grouped == VISION_METHODS["skip_repeated"].fits(stock.config.vision_config.model_type)
     assert case.deepstack == hasattr(getattr(stock.model, "visual", None), "deepstack_merger_list")
-    return Family(case, folder, stock, AutoProcessor.from_pretrained(folder))
+    processor = AutoProcessor.from_pretrained(folder)
+    restore(processor)  # LLaVA-Video's, which Transformers does not have
+    return Family(case, folder, stock, processor)
 
 
 @pytest.fixture(scope="session", params=EACH_MODEL)

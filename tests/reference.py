@@ -17,6 +17,8 @@ from transformers.utils.generic import ModelOutput
 
 from vidcom2 import CompressionSettings, VideoCompression, VideoTokens, compress
 
+EXACT = {"compression_rounding": "exact"}  # how models round by default, while `compress` rounds up
+
 
 def kept_features(compression: VideoCompression, tokens: Tensor) -> list[Tensor]:
     """Return the kept ones of the (T·M, dim) tokens, or their merged means."""
@@ -73,7 +75,7 @@ def compressed_embeddings(
         if settings:
             _, seen = family.model.model.encode_videos(settings=CompressionSettings(), **family.videos_of(inputs))
             frames = replace(seen[number], tokens=frames.tokens)
-        compression = compress(frames, retention_ratio, **settings)
+        compression = compress(frames, retention_ratio, **EXACT | settings)
         if kept_by is not None:
             indices = torch.as_tensor(kept_by(frames.tokens, retention_ratio).indices)
             compression = VideoCompression(indices, compression.frame_budgets)

@@ -61,7 +61,7 @@ def test_an_applied_model_equals_what_the_vidcom2_class_loads(family: Family, ra
 def test_a_removed_model_equals_the_stock_model_bit_for_bit(family: Family, tmp_path: Path) -> None:
     model = stock_of(family)
     config, fields, attributes, before = model.config, model.config.to_dict(), set(vars(model)), weights(model)
-    vidcom2.apply(model, retention_ratio=0.4, compression_rounding="exact")
+    vidcom2.apply(model, retention_ratio=0.4, compression_frame_score="max")
     model.generate(**family.processed_video(), **NEW)
     model.save_pretrained(tmp_path)  # writes fields about the code of a repo into the config
     assert vidcom2.remove(model) is model

@@ -185,7 +185,7 @@ def test_without_compression_ask_answers_as_the_stock_class_does(family: Family,
 
 
 def test_ask_loads_a_named_checkpoint_with_the_given_settings(family: Family, clip: Path, video: Video) -> None:
-    settings = {"retention_ratio": 0.6, "compression_rounding": "exact"}
+    settings = {"retention_ratio": 0.6, "compression_frame_score": "max"}
     answer = ask(clip, family, str(family.folder), num_frames=6, device="cpu", **settings)
     text, _, in_cache = by_hand(family.load(**settings), family, video)
     assert (answer, answer.prompt_tokens) == (text, in_cache)
@@ -199,7 +199,7 @@ def test_ask_loads_a_named_checkpoint_with_the_given_settings(family: Family, cl
 
 
 def test_settings_given_with_a_loaded_model_hold_for_one_call(family: Family, video: Video) -> None:
-    settings = {"retention_ratio": 0.6, "compression_rounding": "exact"}
+    settings = {"retention_ratio": 0.6, "compression_frame_score": "max"}
     answer = ask(video, family, **settings)
     assert (answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.load(**settings), family, video)
     assert ask(video, family).prompt_tokens < answer.prompt_tokens

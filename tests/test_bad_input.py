@@ -13,7 +13,7 @@ import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video, placeholder_id, video_places
 from reference import reading_embeddings
-from test_generate import make_prompt
+from test_generate import make_prompt, run
 from torch import Tensor
 
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
@@ -144,11 +144,14 @@ def test_an_empty_video_is_refused(family: Family) -> None:
     assert_all_refuse(family, inputs, r"`pixel_values_videos` has shape \(\d+, 0.*at least one frame")
 
 
-def test_embeddings_are_refused_beside_videos_and_otherwise_run_as_in_the_parent(family: Family) -> None:
+def test_embeddings_run_beside_videos_as_their_ids_do(family: Family) -> None:
     inputs = family.one_video()
     embeddings = family.model.get_input_embeddings()(inputs["input_ids"])
     videos = {"inputs_embeds": embeddings} | family.videos_of(inputs)
-    assert_all_refuse(family, videos, "`inputs_embeds` cannot be compressed")
+    ids = family.model(**inputs).logits
+    torch.testing.assert_close(family.model(**videos).logits, ids, rtol=0, atol=1e-5)
+    new = run(family.model, videos)
+    assert torch.equal(new, run(family.model, inputs)[:, -new.shape[1] :])
     ours, theirs = (
         model.generate(inputs_embeds=embeddings, max_new_tokens=4, do_sample=False)
         for model in (family.model, reading_embeddings(family.stock))
@@ -183,7 +186,7 @@ def test_a_video_may_have_one_frame(family: Family) -> None:
     inputs = family.one_video(num_frames=1)
     features = family.model.get_video_features(**family.videos_of(inputs))
     tokens = family.case.tokens_per_frame
-    assert features.video_compressions[0].frame_budgets.tolist() == [-(-tokens // 4)]
+    assert features.video_compressions[0].frame_budgets.tolist() == [tokens // 4]
     out = family.model.generate(**inputs, max_new_tokens=3, min_new_tokens=3, do_sample=False)
     assert out.shape[1] == inputs["input_ids"].shape[1] + 3
 
@@ -291,7 +294,8 @@ def test_a_mask_that_hides_a_placeholder_of_a_dropped_token_or_of_an_image_is_re
     inputs = make_prompt(family, "image_and_video")
     is_video = video_places(family.model.config, inputs["input_ids"])[0]
     is_image = (inputs["input_ids"][0] == family.model.config.image_token_id) & ~is_video
-    is_video[family.model(**inputs).prompt_positions[0].unique()] = False  # those of dropped tokens are left
+    kept = family.model.get_video_features(**family.videos_of(inputs)).video_compressions[0].placeholders
+    is_video[is_video.nonzero()[kept, 0]] = False  # those of dropped tokens are left
     for hidden in (is_video.nonzero()[:1, 0], is_video.nonzero()[:, 0], is_image.nonzero()[:1, 0]):
         mask = inputs["attention_mask"].index_fill(1, hidden, 0)
         assert_all_refuse(family, dict(inputs) | {"attention_mask": mask}, f"hides {len(hidden)} placeholders of")

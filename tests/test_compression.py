@@ -278,6 +278,23 @@ def test_exact_rounding_gives_tokens_that_a_full_frame_cannot_take_to_the_others
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize("ratio", [0.1, 0.25, 0.4])
+def test_exact_rounding_gives_a_frame_what_the_paper_does_or_one_token_less(ratio: float, scoring: str) -> None:
+    """docs/methods.md says so of videos in which no frame is full or down to its last token."""
+    seen = set()
+    for seed in range(4):
+        tokens = random_video(12, 49, 16, seed=seed) + torch.linspace(0, seed, 12)[:, None, None]
+        settings = {"compression_scoring": scoring, "compression_temperature": 0.1}
+        ceil, exact = (
+            compress(tokens, ratio, compression_rounding=rounding, **settings).frame_budgets
+            for rounding in ("ceil", "exact")
+        )
+        assert exact.min() > 1 and ceil.max() < 49
+        seen |= set((ceil - exact).tolist())
+    assert seen == {0, 1}
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_unique_frame_gets_the_largest_budget(rounding: str, scoring: str) -> None:
     tokens = still_video(8, 25, 16)

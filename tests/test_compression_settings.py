@@ -19,7 +19,7 @@ DEFAULTS = {
     "retention_ratio": 0.25,
     "compression_method": "vidcom2",
     "compression_scoring": "paper",
-    "compression_rounding": "ceil",
+    "compression_rounding": "exact",
     "compression_temperature": 0.01,
     "compression_frame_score": "mean",
     "compression_window": None,
@@ -100,10 +100,11 @@ def test_defaults_are_those_of_the_design() -> None:
     assert {name: getattr(CompressionSettings(), name) for name in DEFAULTS} == DEFAULTS
 
 
-def test_compress_has_the_same_settings_with_the_same_defaults() -> None:
+def test_compress_has_the_same_settings_with_the_same_defaults_but_for_the_papers_rounding() -> None:
     parameters = list(inspect.signature(compress).parameters.values())
     assert parameters[0].name == "video_tokens"
-    assert {parameter.name: parameter.default for parameter in parameters[1:]} == DEFAULTS
+    defaults = {parameter.name: parameter.default for parameter in parameters[1:]}
+    assert defaults == DEFAULTS | {"compression_rounding": "ceil"} and list(defaults) == list(DEFAULTS)
     assert parameters[1].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD  # compress(tokens, 0.25)
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters[2:])
 
@@ -146,10 +147,10 @@ def test_an_unknown_setting_and_one_by_position_are_errors() -> None:
 
 
 def test_settings_with_another_ratio_do_not_change_the_original() -> None:
-    original = CompressionSettings(retention_ratio=0.5, compression_rounding="exact", compression_window=4)
+    original = CompressionSettings(retention_ratio=0.5, compression_rounding="round", compression_window=4)
     assert original.compression_settings() == original
     changed = original.compression_settings(retention_ratio=0.15)
-    assert (changed.retention_ratio, changed.compression_rounding, changed.compression_window) == (0.15, "exact", 4)
+    assert (changed.retention_ratio, changed.compression_rounding, changed.compression_window) == (0.15, "round", 4)
     assert original.retention_ratio == 0.5
     with pytest.raises(ValueError, match="`retention_ratio` is 0,"):
         original.compression_settings(retention_ratio=0)

@@ -13,7 +13,7 @@ from test_generate import NEW, batch_of_two, run
 from torch import Tensor
 from transformers import DynamicCache
 
-from vidcom2.modeling.prompt.conversation_cache import CachedPrompt, take, using
+from vidcom2.modeling.prompt.conversation_cache import using
 
 QUESTION = "<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -194,7 +194,7 @@ def test_the_stock_class_cannot_continue_a_cache_that_ours_filled(family: Family
         lambda: run(family.stock, second, past_key_values=turn.past_key_values),
         lambda: family.stock(second["input_ids"][:, -1:], past_key_values=turn.past_key_values),
     ):
-        with pytest.raises(ValueError, match="another model cannot continue it"):
+        with pytest.raises(ValueError, match="another model does not know"):
             call()
     assert turn.past_key_values.get_seq_length() == length, "the refused call changed the cache"
     step = {"input_ids": torch.tensor([[20]])}
@@ -293,13 +293,13 @@ def test_a_loop_may_pass_a_growing_mask(family: Family, kind: str, padded: bool)
 def test_padding_stays_masked_when_a_loop_passes_positions(family: Family) -> None:
     both, _ = batch_of_two(family)
     cache = family.model(**both, use_cache=True).past_key_values
-    known = cache.cached_prompt
-    assert known.is_padded
+    known = cache.conversation
+    assert not known.masks[0].all()
     tokens = torch.tensor([[20], [30]])
     expected = family.model(input_ids=tokens, past_key_values=copy.deepcopy(cache)).logits
-    position_ids = (known.positions >= 0).sum(dim=1, keepdim=True)
+    position_ids = known.masks[0].sum(dim=1, keepdim=True)
     if family.case.mrope:
-        position_ids = torch.stack([position_ids, *[position_ids + known.position_offset] * 3])
+        position_ids = torch.stack([position_ids, *[position_ids + known.offset] * 3])
     logits = family.model(input_ids=tokens, past_key_values=cache, position_ids=position_ids).logits
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
 
@@ -315,17 +315,20 @@ def test_speculation_on_a_filled_cache_is_refused(family: Family, name: str) -> 
             run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **{name: value})
 
 
-def test_beams_can_neither_continue_a_cache_nor_be_continued(family: Family) -> None:
+@only(lambda family: not family.recurrent)
+@pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])
+def test_beams_continue_a_cache_whose_rows_were_repeated(family: Family, name: str) -> None:
     inputs = family.one_video()
-    turn = run(family.model, inputs, num_beams=3, num_return_sequences=3, return_dict_in_generate=True)
-    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"].expand(3, -1)], dim=1)
-    with pytest.raises(ValueError, match="filled by beam search"):
-        run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values)
     turn = run(family.model, inputs, return_dict_in_generate=True)
-    for name in ("num_beams", "num_return_sequences"):
-        kwargs = {name: 3, "do_sample": name != "num_beams"}
-        with pytest.raises(ValueError, match=f"`{name}` cannot be more than 1"):
-            run(family.model, {"input_ids": ids[:1]}, past_key_values=turn.past_key_values, **kwargs)
+    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
+    kwargs = {name: 3, "do_sample": name != "num_beams"}
+    with pytest.raises(ValueError, match=f"`{name}` is 3, but the KV cache has one row"):
+        run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **kwargs)
+    turn.past_key_values.batch_repeat_interleave(3)
+    torch.manual_seed(1)
+    continued = run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **kwargs)
+    torch.manual_seed(1)
+    assert torch.equal(continued, run(family.model, {"input_ids": ids} | family.videos_of(inputs), **kwargs))
 
 
 @only(lambda family: family.mrope)
@@ -368,7 +371,7 @@ def conversation_of(
 
     Args:
         answers: for each turn, the tokens (all rows, n) of the answer.
-        by: "generate", or the mask that a hand-written loop passes.
+        by: "generate" or "loop".
     """
     said = torch.empty(len(rows), 0, dtype=torch.long)
     mask, cache, result = said, None, []
@@ -378,7 +381,7 @@ def conversation_of(
         new = family.inputs(*texts, **pixels)
         if "mm_token_type_ids" in new:
             del new["mm_token_type_ids"]
-        start, before = mask.shape[1] - (0 if cache is None else answers[number][rows].shape[1]), mask
+        start = mask.shape[1] - (0 if cache is None else answers[number][rows].shape[1])
         said = torch.cat([said, new.pop("input_ids")], dim=1)
         new_mask = new.pop("attention_mask")
         mask = torch.cat([mask, new_mask], dim=1)
@@ -395,13 +398,9 @@ def conversation_of(
             )
             result.append(out.logits[0])
         else:
-            over = mask
-            if by == "loop, mask over what is left" and cache is not None:
-                held = CachedPrompt.of(cache, len(rows), mask.device)
-                over = torch.cat([take(before, held.positions, 0), mask[:, start:]], dim=1)
             out = family.model(
                 input_ids=said[:, start:],
-                attention_mask=over,
+                attention_mask=mask,
                 past_key_values=cache,
                 use_cache=True,
                 retention_ratio=ratio,
@@ -423,8 +422,8 @@ def conversation_of(
         ("long image", "generate", RETENTION_RATIO),
         ("video later", "generate", RETENTION_RATIO),
         ("video later", "generate", 1.0),
-        ("long image", "loop, mask over all", RETENTION_RATIO),
-        ("video later", "loop, mask over what is left", RETENTION_RATIO),
+        ("long image", "loop", RETENTION_RATIO),
+        ("video later", "loop", RETENTION_RATIO),
     ],
 )
 def test_a_batch_whose_longest_prompt_is_not_shortened_continues_as_each_row_alone(
@@ -449,40 +448,15 @@ def rebuilt(cache: Any) -> DynamicCache:
 
 @only(lambda family: not family.recurrent)
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_a_rebuilt_cache_continues_with_its_memory_and_is_refused_without(family: Family, ratio: float) -> None:
+def test_a_cache_that_was_rebuilt_is_refused_where_its_tokens_cannot_be_known(family: Family, ratio: float) -> None:
     inputs = family.one_video()
     turn = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True)
     second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
     expected = run(family.model, second, past_key_values=copy.deepcopy(turn.past_key_values), retention_ratio=ratio)
+    stored = pickle.loads(pickle.dumps(turn.past_key_values))
+    assert torch.equal(run(family.model, second, past_key_values=stored, retention_ratio=ratio), expected)
     cache = rebuilt(turn.past_key_values)
-    with pytest.raises(ValueError, match="restore_cache_memory"):
-        run(family.model, second, past_key_values=cache)
-    memory = pickle.loads(pickle.dumps(family.model.cache_memory(turn.past_key_values)))
-    family.model.restore_cache_memory(cache, memory)
-    assert torch.equal(run(family.model, second, past_key_values=cache, retention_ratio=ratio), expected)
-
-
-@only(lambda family: not family.recurrent)
-def test_a_rebuilt_cache_of_an_uncompressed_prompt_continues_as_in_the_stock_class(family: Family) -> None:
-    inputs = family.one_video()
-    turn = run(family.stock, inputs, return_dict_in_generate=True)
-    second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
-    expected = run(family.stock, second, past_key_values=copy.deepcopy(turn.past_key_values))
-    uncompressed = {"retention_ratio": 1.0, "past_key_values": rebuilt(turn.past_key_values)}
-    if family.case.mrope:
-        with pytest.raises(ValueError, match="`video_grid_thw` of the whole conversation"):
-            run(family.model, second, **uncompressed)
-        second |= {name: inputs[name] for name in family.case.video_inputs[1:]}
-    assert torch.equal(run(family.model, second, **uncompressed), expected)
-
-
-def test_a_cache_refuses_the_memory_of_another(family: Family) -> None:
-    long, short = family.one_video(num_frames=8), family.inputs("Hello.")
-    memory = family.model.cache_memory(family.model(**long, use_cache=True).past_key_values)
-    cache = family.model(**short, use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="Pass the memory of this cache"):
-        family.model.restore_cache_memory(cache, memory)
-    with pytest.raises(ValueError, match="Pass what `cache_memory` returned"):
-        family.model.restore_cache_memory(cache, {"keys": torch.zeros(1)})
-    with pytest.raises(ValueError, match="remembers no conversation"):
-        family.model.cache_memory(DynamicCache())
+    with pytest.raises(ValueError, match="or it was rebuilt from keys and values"):
+        run(family.model, second, past_key_values=copy.deepcopy(cache))
+    if ratio == 1.0 and not family.case.mrope:
+        assert torch.equal(run(family.model, second, past_key_values=cache, retention_ratio=ratio), expected)

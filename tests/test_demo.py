@@ -1,5 +1,6 @@
 """`vidcom2 demo` serves several users at once, and shows what `ask`, `run` and `explain` return."""
 
+import base64
 import dataclasses
 import math
 import re
@@ -17,6 +18,8 @@ import pytest
 import torch
 from conftest import Family
 from make_clips import INTERRUPTION, write_clip
+from PIL import Image
+from test_hostile_videos import postscript  # noqa: F401  (a fixture)
 
 import vidcom2
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
@@ -285,7 +288,7 @@ def test_the_controls_offer_all_that_the_settings_accept_and_the_method_and_mode
         with pytest.raises(ValueError, match=", ".join(map(repr, control.choices))):
             checked_setting(control.setting, "nothing")
     for method in COMPRESSION_METHODS:
-        overrides = overrides_of(0.5, method, CONTROLS, ("original", "exact", "released", "max"))
+        overrides = overrides_of(0.5, method, CONTROLS, ("original", "round", "released", "max"))
         answerer.settings(overrides)  # raises on a setting that the method does not read
         assert overrides["compression_positions"] == "original"
     controls = controls_of(Checkpoint("tiny", family.model, family.processor))
@@ -470,3 +473,28 @@ def test_each_visitor_has_a_live_video_of_his_own_and_pictures_wait_for_nobody(a
     assert first.live is None
     first.show(answerer, pictures[3])
     assert first.live is not None and first.live.num_frames == 1
+
+
+def test_a_camera_that_sends_something_else_starts_no_program(
+    answerer: Answerer,
+    postscript: Path,  # noqa: F811  (a fixture of another file)
+    tmp_path: Path,
+) -> None:
+    """Whoever calls the page's API may send any file as the camera's picture, or any bytes."""
+    from gradio.data_classes import ImageData
+
+    from vidcom2.demo.page import build_page
+
+    page = build_page(answerer, 8, NEW)
+    (watch,) = (each for each in page.fns.values() if each.name == "watch")
+    Image.fromarray(read_video(CLIPS[0].path, 1).frames[0]).save(tmp_path / "picture.png")
+
+    def sent(**picture: str) -> str:
+        return watch.fn(Visit(), watch.inputs[1].preprocess(ImageData(**picture)))[1]
+
+    for path, told in ((postscript, "annot read the picture"), (tmp_path / "picture.png", "1 pictures")):
+        inline = base64.b64encode(path.read_bytes()).decode()
+        for picture in ({"path": str(path)}, {"url": f"data:image/jpeg;base64,{inline}"}):
+            assert told in sent(**picture)
+    for nonsense in ({}, {"path": str(tmp_path / "missing.png")}, {"url": "data:image/png;base64,é"}):
+        assert "problem" in sent(**nonsense)

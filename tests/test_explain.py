@@ -106,13 +106,13 @@ def test_an_explanation_has_the_models_numbers_its_grid_and_whole_frames(family:
 
 
 def test_a_call_compares_settings_and_names_those_that_differ_from_the_defaults(family: Family) -> None:
-    settings = {"retention_ratio": 0.5, "compression_method": "random", "compression_rounding": "exact"}
+    settings = {"retention_ratio": 0.5, "compression_method": "random", "compression_rounding": "round"}
     given = {"num_frames": 4, "compare_with": [{"retention_ratio": 0.25}], "processor": family.processor}
     figure = vidcom2.explain(INTERRUPTION, family.model, **given, **settings)
     for explanation, ratio in zip(figure.ways, (0.5, 0.25), strict=True):
         assert explanation.video_frames == 4 and explanation.kept.mean() == pytest.approx(ratio, abs=0.02)
         assert explanation.title.startswith("random keeps") and f"retention_ratio={ratio}" in explanation.title
-        assert "compression_rounding='exact'" in explanation.subtitle and "temperature" not in explanation.subtitle
+        assert "compression_rounding='round'" in explanation.subtitle and "temperature" not in explanation.subtitle
         assert explanation.subtitle.startswith(INTERRUPTION.name) and explanation.title in repr(figure)
     assert family.model.config.retention_ratio == 0.25
     for given in ({"compare_with": [{"retention_rate": 0.1}]}, {"retention_rate": 0.1}):

@@ -8,15 +8,14 @@ import pytest
 import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, make_video
-from reference import compressed_embeddings, position_arguments
+from reference import EXACT, compressed_embeddings, position_arguments
 from test_generate import batch_of_two, make_prompt
 from torch import Tensor
 from transformers import BatchFeature, DynamicCache
 from transformers.utils.generic import ModelOutput
 
 from vidcom2 import compress
-from vidcom2.configuration.compression_settings import SETTING_NAMES
-from vidcom2.modeling.prompt.conversation_cache import labels_at
+from vidcom2.configuration.compression_settings import NUM_KEPT, SETTING_NAMES
 
 
 def labels_of(family: Family, inputs: BatchFeature) -> Tensor:
@@ -38,7 +37,8 @@ def test_video_features_equal_the_parents_at_the_indices_of_the_operator(family:
     for video, kept, compression in zip(whole, ours.pooler_output, ours.video_compressions, strict=True):
         is_scored = family.case.is_scored(len(video))
         tokens = video[is_scored]
-        expected = compress(tokens.reshape(-1, family.case.tokens_per_frame, tokens.shape[-1]), RETENTION_RATIO)
+        frames = tokens.reshape(-1, family.case.tokens_per_frame, tokens.shape[-1])
+        expected = compress(frames, RETENTION_RATIO, **EXACT)
         assert torch.equal(compression.indices, expected.indices)
         assert torch.equal(compression.frame_budgets, expected.frame_budgets)
         stays = ~is_scored
@@ -87,7 +87,7 @@ def test_every_setting_reaches_the_operator(family: Family) -> None:
     settings = {
         "compression_method": "vidcom2",
         "compression_scoring": "released",
-        "compression_rounding": "exact",
+        "compression_rounding": "round",
         "compression_temperature": 0.5,
         "compression_frame_score": "max",
         "compression_window": 3,
@@ -122,7 +122,6 @@ def test_at_ratio_1_forward_equals_the_parents_bit_for_bit(family: Family, kind:
         family.uncompressing(**inputs, labels=labels),
     ):
         assert torch.equal(ours.logits, theirs.logits) and torch.equal(ours.loss, theirs.loss)
-        assert ours.prompt_positions is None
         for name in ("image_outputs", "video_outputs"):  # since Transformers 5.24
             if getattr(theirs, name, None) is not None:
                 assert torch.equal(features(ours[name]), features(theirs[name]))
@@ -150,7 +149,6 @@ def test_logits_and_loss_equal_those_of_the_prompt_compressed_by_hand(family: Fa
     torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-5, atol=1e-6)
     # Each position of the prompt has a row, either its own or that of the last kept token before it.
     last_kept = [max(i for i in remaining.tolist() if i <= position) for position in range(labels.shape[1])]
-    assert ours.prompt_positions[0].tolist() == last_kept
     rows = [remaining.tolist().index(i) for i in last_kept]
     torch.testing.assert_close(ours.logits, theirs.logits[:, rows], rtol=0, atol=1e-5)
 
@@ -165,18 +163,6 @@ def test_hidden_states_of_chosen_layers_equal_those_among_all_layers(family: Fam
         if len(theirs) < len(every):  # Transformers 5.19 does not take lists of layers
             continue
         assert all(torch.equal(one, every[i]) for i, one in enumerate(chosen) if one is not None)
-
-
-def test_training_with_labels_returns_only_the_rows_of_the_compressed_prompt(family: Family) -> None:
-    inputs = make_prompt(family, "image_and_video")
-    labels = labels_of(family, inputs)
-    _, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
-    evaluated = family.model(**inputs, labels=labels)
-    trained = copy.deepcopy(family.model).train()(**inputs, labels=labels)
-    assert torch.equal(trained.prompt_positions[0], remaining)
-    torch.testing.assert_close(trained.logits, evaluated.logits[:, remaining], rtol=0, atol=1e-6)
-    assert torch.equal(labels_at(labels, trained.prompt_positions), labels[:, remaining])
-    torch.testing.assert_close(trained.loss, evaluated.loss)
 
 
 def ends_of(inputs: BatchFeature) -> Tensor:
@@ -194,15 +180,11 @@ def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str)
     finally:
         family.processor.tokenizer.padding_side = "left"
     together = family.model(**both, labels=ends_of(both))
-    positions = together.prompt_positions
-    assert positions.shape == together.logits.shape[:2] == both["input_ids"].shape
+    assert together.logits.shape[:2] == both["input_ids"].shape
     for row, inputs in enumerate(alone):
         separate = family.model(**inputs)
         own = both["attention_mask"][row].bool()
         torch.testing.assert_close(together.logits[row, own], separate.logits[0], rtol=0, atol=1e-5)
-        start = own.int().argmax()
-        assert torch.equal(positions[row, own] - start, separate.prompt_positions[0])
-        assert (positions[row, :start] == -1).all(), "a token stands before the prompt"
     losses = [family.model(**inputs, labels=ends_of(inputs)).loss for inputs in alone]
     torch.testing.assert_close(together.loss, sum(losses) / 2, rtol=1e-4, atol=1e-5)
 
@@ -230,7 +212,7 @@ def test_a_mask_that_fits_neither_the_conversation_nor_the_cache_is_refused(fami
     out = family.model(**inputs, use_cache=True)
     token = out.logits[:, -1:].argmax(-1)
     mask = torch.ones(1, inputs["input_ids"].shape[1], dtype=torch.long)
-    with pytest.raises(ValueError, match=r"over the .* tokens of the conversation"):
+    with pytest.raises(ValueError, match=r"covers the .* tokens of the conversation"):
         family.model(input_ids=token, attention_mask=mask, past_key_values=out.past_key_values)
 
 
@@ -250,7 +232,7 @@ def test_forward_takes_the_stock_classs_arguments_in_its_order_with_and_without_
     for ours, theirs in ((family.model, stock), (family.model.model, stock.model)):
         given = inspect.signature(type(ours).forward).parameters
         expected = inspect.signature(type(theirs).forward).parameters
-        added = {*SETTING_NAMES, *family.case.model_class.inner_class.video_arguments} - set(expected)
+        added = {NUM_KEPT, *SETTING_NAMES, *family.case.model_class.inner_class.video_arguments} - set(expected)
         assert [name for name in given if name not in added] == list(expected) and added <= set(given)
     text = family.inputs(family.prompt("Hello."))
     for ours, theirs in ((family.model, stock), (family.model.model, stock.model)):

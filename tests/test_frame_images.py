@@ -54,7 +54,7 @@ def as_processed(family: Family, prompts: tuple[list[str], dict[str, Any]]) -> B
 def test_rows_of_pixels_are_frames_where_the_text_before_them_says_so(family: Family, prompts: Any) -> None:
     """What `describe` takes out are the pixels that the processors make of the videos alone and the images alone."""
     inputs, media = as_processed(family, prompts), prompts[1]
-    _, found = family.model.model.describe(dict(inputs))
+    found = family.model.model.with_videos(dict(inputs), family.model.config.compression_settings())
     assert found["num_frames"].tolist() == [len(video) for video in media["videos"]]
     alone = next(iter(family.processor.video_processor(videos=media["videos"], return_tensors="pt").values()))
     assert torch.equal(found["pixel_values_videos"], alone.flatten(0, 1))
@@ -68,7 +68,7 @@ def test_rows_of_pixels_are_frames_where_the_text_before_them_says_so(family: Fa
 
 def test_the_processors_own_outputs_answer_as_compressed_by_hand(family: Family, prompts: Any) -> None:
     inputs = as_processed(family, prompts)
-    _, split = family.model.model.describe(dict(inputs))
+    split = family.model.model.with_videos(dict(inputs), family.model.config.compression_settings())
     logits = family.model(**inputs).logits
     assert torch.equal(logits, family.model(**split).logits)
     inner = family.model.model(**inputs).last_hidden_state
@@ -270,7 +270,7 @@ def test_an_unknown_tokenizer_is_refused_until_its_marks_are_set(family: Family,
     ours = unknown(**text, retention_ratio=1.0, past_key_values=DynamicCache())
     assert torch.equal(unknown(**turn, retention_ratio=1.0, past_key_values=ours.past_key_values).logits, expected)
     unknown.config.read_tokenizer(family.processor.tokenizer)
-    assert unknown(**inputs).prompt_positions is not None
+    assert not torch.equal(unknown(**inputs).logits, unknown(**inputs, retention_ratio=1.0).logits)
     known = unknown.config.frame_marks
     stock = family.case.stock_class.from_pretrained(family.folder)
     stock.config.frame_marks = None

@@ -17,7 +17,7 @@ from vidcom2 import (
     VidCom2Gemma4UnifiedForConditionalGeneration,
     apply,
 )
-from vidcom2.modeling.prompt.call_description import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 from vidcom2.tiny.gemma4 import tiny_gemma4, tiny_gemma4_unified
 
 RATIO = 0.25

@@ -212,7 +212,7 @@ def test_a_user_with_an_empty_cache_can_run_every_published_repo_by_name(world: 
     for case in CASES_THAT_LOAD:
         names = ("--base", f"org/{case.name}-base", "--repo", f"org/{case.name}", "--no-verify")
         world.publish(*names, "--retention-ratio", RATIO, "--tag", "v1")
-        world.publish(*names, "--retention-ratio", NEW_RATIO, "--compression-rounding", "exact")
+        world.publish(*names, "--retention-ratio", NEW_RATIO, "--compression-frame-score", "max")
 
     repos = {
         case.name: {
@@ -228,8 +228,8 @@ def test_a_user_with_an_empty_cache_can_run_every_published_repo_by_name(world: 
     report = world.user(USER, repos=repos)
     for case in CASES_THAT_LOAD:
         found = report[case.name]
-        ratios, exact = [NEW_RATIO, CALL_RATIO, RATIO], {"compression_rounding": "exact"}
-        tokens = [world.expected(case, retention_ratio=ratio, **exact) for ratio in ratios[:2]]
+        ratios, newer = [NEW_RATIO, CALL_RATIO, RATIO], {"compression_frame_score": "max"}
+        tokens = [world.expected(case, retention_ratio=ratio, **newer) for ratio in ratios[:2]]
         tokens.append(world.expected(case, retention_ratio=RATIO))
         stock = world.expected(case)
         assert len({str(row) for row in [*tokens, stock]}) >= 3, "the ratios make no difference"

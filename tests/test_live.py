@@ -14,7 +14,7 @@ from conftest import Family, only
 from test_watched import logits
 
 import vidcom2
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.answering.prompting import OF_THE_TOWER, prepare_inputs
 from vidcom2.errors import OptionError
 from vidcom2.live import live_video
 from vidcom2.live.live_video import LiveVideo
@@ -49,7 +49,7 @@ def test_a_stream_that_fits_is_answered_about_as_a_whole_video(family: Family, f
     live, video = stream(family, frames[:7]), vidcom2.Video.from_frames(frames[:7], fps=2)
     fresh = prepare_inputs(family.processor, "Who?", video, family.model)
     inputs = live.watched().inputs("Who?")
-    assert inputs.keys() == fresh.keys() - {"pixel_values_videos"}
+    assert inputs.keys() == fresh.keys() - {*OF_THE_TOWER}
     assert all(torch.equal(inputs[name], fresh[name]) for name in inputs)
     expected = logits(
         lambda _, **rest: family.model.generate(**fresh, do_sample=False, retention_ratio=1.0, **rest), "Who?"
@@ -131,10 +131,26 @@ def test_the_prompt_says_when_the_first_token_of_each_virtual_frame_was_shown(
     ]
 
 
+def test_a_question_needs_no_frames_in_memory(
+    family: Family, frames: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processor writes the prompt from tensors without values."""
+    live, of_videos, devices = stream(family, frames[:8]), type(family.processor.video_processor), []
+    preprocess = of_videos.preprocess
+
+    def seen(processor: Any, videos: Any, **arguments: Any) -> Any:
+        devices.append(str(getattr(videos[0], "device", "an array")))
+        return preprocess(processor, videos, **arguments)
+
+    monkeypatch.setattr(of_videos, "preprocess", seen)
+    live.watched()
+    assert {*devices} == {"meta"}
+
+
 @ONE
 def test_a_live_video_can_be_saved_and_asked_later(family: Family, frames: np.ndarray, tmp_path: Path) -> None:
     watched = small(family, frames).watched()
-    watched.save(tmp_path / "live.watched", prefill=True)
+    watched.save(tmp_path / "live.watched")
     loaded = vidcom2.load_watched(tmp_path / "live.watched", family.model, processor=family.processor)
     assert loaded.ask(["Who?", "?"]) == watched.ask(["Who?", "?"])
 
@@ -286,6 +302,20 @@ def test_a_live_video_has_the_budget_of_the_models_config(family: Family) -> Non
     assert LiveVideo(family.model, family.processor).max_video_tokens == live_video.MAX_VIDEO_TOKENS
 
 
+def test_more_frames_make_none_smaller_in_the_prompt_or_in_that_of_a_file(frames: np.ndarray, tmp_path: Path) -> None:
+    """VideoLLaMA3's processor bounds the pixels of a whole video, and would scale many frames down."""
+    model, processor = vidcom2.tiny_model("video_llama_3")
+    processor.video_processor.size = {"shortest_edge": 28 * 28, "longest_edge": 4 * 112 * 112}
+    live = LiveVideo(model, processor, max_video_tokens=10_000)
+    for second, frame in enumerate(frames[:9]):
+        live.add(frame, second)
+    watched = live.watched()
+    assert watched.ask("Who?", max_new_tokens=1).full_video_tokens == 9 * live.tokens_per_frame == 9 * 16
+    watched.save(tmp_path / "live.watched")
+    loaded = vidcom2.load_watched(tmp_path / "live.watched", model, processor=processor)
+    assert loaded.prepared.written == watched.prepared.written
+
+
 @ONE
 def test_what_a_live_video_cannot_take_is_refused_and_changes_nothing(
     family: Family, frames: np.ndarray, monkeypatch: pytest.MonkeyPatch
@@ -297,6 +327,7 @@ def test_what_a_live_video_cannot_take_is_refused_and_changes_nothing(
         (frames[3], math.nan, "`seconds` is nan"),
         (frames[3], "2", "`seconds` is '2'"),
         (frames[3], -1, "`seconds` is -1"),
+        (frames[3], 1.7e9, r"`seconds` is 1700000000.0.*from the start of the stream.*`time\.time\(\)`, subtract"),
         (frames[3, :100], 2.0, r"shape \(100, 112, 3\), but the stream began with \(112, 112, 3\)"),
         (frames[3:5], 2.0, r"shape \(1, 2, 112, 112, 3\)"),
         (frames[3] / 1.0, 2.0, "floats from 0 to 1"),

@@ -198,6 +198,9 @@ def test_unsupported_tasks_are_refused_before_anything_is_answered(
     ):
         with pytest.raises(OptionError, match=reason):
             model.generate_until(Task(clips[0], shown).requests("What?"))
+    for name in ("custom_generate", "trust_remote_code", "chat_template_kwargs", "past_key_values", "measure"):
+        with pytest.raises(OptionError, match=f"the task has the option '{name}', but tasks may set only do_sample"):
+            model.generate_until(Task(clips[0]).requests("What?", **{name: "a/b"}))
     with pytest.raises(OptionError, match="'a_task' ranks choices by their likelihood"):
         model.loglikelihood([Request(())])
     with pytest.raises(OptionError, match="'a_task' asks in several rounds"):
@@ -247,6 +250,18 @@ def test_publish_reads_the_results_of_lmms_eval_that_state_their_provenance(tmp_
     (tmp_path / "r.json").write_text(json.dumps(content))
     with pytest.raises(ResultsError, match="does not say its model, date, command"):
         read_result(tmp_path / "r.json", ["tiny"])
+
+
+@pytest.mark.parametrize(("ratio", "how"), [(1.0, "all tokens"), (0.25, "vidcom2 at retention_ratio 0.25")])
+def test_the_title_of_results_of_lmms_eval_names_another_tower_than_the_stock_models(
+    ratio: float, how: str, tmp_path: Path
+) -> None:
+    content = json.loads(RESULTS.read_text())
+    settings = content["config"]["resolved_cli_args"]["birth_certificate"]["model_settings"]
+    settings |= {"retention_ratio": ratio, "vision_method": "skip_repeated", "vision_tolerance": 0.02}
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    title = read_result(tmp_path / "r.json", ["tiny"]).title
+    assert title == f"lmms-eval 0.7.3: {how}, vision_method skip_repeated, 16 frames"
 
 
 def test_figures_of_lmms_eval_are_shown_unchanged(tmp_path: Path) -> None:

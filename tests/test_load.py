@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoProcessor, BitsAndBytesConfig, ProcessorMixin
 
 import vidcom2
-from vidcom2.checkpoints import check_processor
 from vidcom2.errors import CheckpointError
 from vidcom2.families import FAMILIES, no_class_for
+from vidcom2.processors import check_processor
 
 
 def test_load_returns_the_class_and_the_processor_of_the_family(family: Family) -> None:
@@ -37,7 +37,7 @@ def test_load_returns_the_class_and_the_processor_of_the_family(family: Family) 
 
 
 def test_load_takes_settings_and_arguments_of_from_pretrained(family: Family, tmp_path: Path) -> None:
-    settings = {"retention_ratio": 0.5, "compression_rounding": "exact"}
+    settings = {"retention_ratio": 0.5, "compression_frame_score": "max"}
     model, _ = vidcom2.load(
         family.folder,
         **settings,
@@ -173,7 +173,7 @@ def test_a_stock_checkpoint_in_the_hub_layout_loads_without_missing_or_unexpecte
 
 
 def test_a_saved_model_loads_with_its_settings_and_in_the_stock_class(family: Family, tmp_path: Path) -> None:
-    settings = {"retention_ratio": 0.4, "compression_rounding": "exact", "compression_window": 4}
+    settings = {"retention_ratio": 0.4, "compression_rounding": "ceil", "compression_window": 4}
     model = family.load(**settings)
     model.save_pretrained(tmp_path)
     family.processor.save_pretrained(tmp_path)

@@ -7,6 +7,7 @@ import torch
 import transformers
 from models import make_image, make_video
 from packaging import version
+from reference import EXACT
 from torch import Tensor
 from transformers import BatchFeature
 
@@ -77,7 +78,7 @@ def test_the_prompt_tells_which_frames_belong_to_which_video(
     if "use_image_id" in arguments and IS_OLD:
         arguments = {"images_kwargs": arguments}  # where the processors of that time read it
     inputs = pair.inputs(*prompts, lengths=lengths, **arguments)
-    _, found = pair.model.model.describe(dict(inputs))
+    found = pair.model.model.with_videos(dict(inputs), pair.model.config.compression_settings())
     assert [found[name].tolist() for name in NUMBERS] == pair.numbers(*lengths)
 
 
@@ -88,7 +89,7 @@ def by_hand(pair: Pair, inputs: BatchFeature, *lengths: int) -> tuple[Tensor, in
     features, kept = [], []
     for length in lengths:
         video = torch.stack([torch.cat([tiles.pop(0) for _ in range(per_frame)]) for _ in range(length)])
-        indices = compress(video, retention_ratio=0.25).indices
+        indices = compress(video, retention_ratio=0.25, **EXACT).indices
         features.append(video.flatten(0, 1)[indices])
         kept += torch.zeros(video.shape[0] * video.shape[1], dtype=torch.bool).index_fill(0, indices, True).tolist()
     ids, embeddings = inputs["input_ids"][0], []
@@ -139,7 +140,6 @@ def test_asking_about_large_frames_makes_no_slices(sliced: Pair) -> None:
 @torch.no_grad()
 def test_the_other_downsample_mode_has_four_times_as_many_tokens() -> None:
     pair = Pair(SIZES["whole"])
-    pair.model.config.compression_rounding = "exact"
     inputs = pair.inputs(f"{VIDEO}What?", lengths=(4,), downsample_mode="4x")
     numbers = {"num_frames_per_video": torch.tensor([4])}
     settings = {"retention_ratio": 0.5, "downsample_mode": "4x"}

@@ -13,7 +13,16 @@ import pytest
 from benchmarks.needle import streams, tables
 from benchmarks.needle.dataset import write_dataset
 from benchmarks.needle.digits import digit_images
-from benchmarks.needle.videos import BACKGROUNDS, COLOURS, LEVELS, SIZE, Needle, make_needle, questions_about
+from benchmarks.needle.videos import (
+    ALL_LEVELS,
+    BACKGROUNDS,
+    COLOURS,
+    LEVELS,
+    SIZE,
+    Needle,
+    make_needle,
+    questions_about,
+)
 from benchmarks.pages import ROOT, filled, tables_in
 from vidcom2 import ask, read_video
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
@@ -88,6 +97,11 @@ def test_questions_about_backgrounds_match_the_pixels(level: str, seed: int) -> 
         assert truth["background"] == Counter(names).most_common(1)[0][0]
     if "scenes" in truth:
         assert truth["scenes"] == str(1 + sum(a != b for a, b in pairwise(names)))
+
+
+def test_a_level_of_the_test_set_is_what_make_needle_makes_under_its_name() -> None:
+    """A kind of stream may have the name of a level."""
+    assert {name: ALL_LEVELS[name] for name in LEVELS} == LEVELS
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -314,13 +314,18 @@ def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family
 
 def test_verify_compares_the_number_of_kept_tokens_with_the_ratio() -> None:
     bounds = runpy.run_path(str(WORKER))["bounds"]
-    for method, (frames, per_frame), ratio in itertools.product(METHODS, ((8, 9), (4, 196), (32, 7)), (0.02, *RATIOS)):
+    every = [(method, "exact") for method in (*METHODS, "vidcom2", "random")]
+    every += itertools.product(("vidcom2", "random"), ("ceil", "round"))
+    sizes = ((8, 9), (4, 196), (32, 7))
+    for (method, rounding), (frames, per_frame), ratio in itertools.product(every, sizes, (0.02, *RATIOS)):
         if method == "dycoke" and ratio * frames < math.ceil(frames / 4):
             continue
-        kept = len(compress(torch.randn(frames, per_frame, 2), ratio, compression_method=method).indices)
-        least, most = bounds(method, ratio, frames, per_frame)
-        assert least <= kept <= most and most <= max(ratio * frames * per_frame + 1, frames, per_frame)
+        tokens, settings = torch.randn(frames, per_frame, 2), {"compression_rounding": rounding}
+        kept = len(compress(tokens, ratio, compression_method=method, **settings).indices)
+        least, most = bounds(method, rounding, ratio, frames, per_frame)
+        assert least <= kept <= most
+        assert rounding != "exact" or most <= max(ratio * frames * per_frame + 1, frames, per_frame)
     for method in ("vidcom2", "random"):
-        least, most = bounds(method, 0.25, frames=8, per_frame=100)
+        least, most = bounds(method, "ceil", 0.25, frames=8, per_frame=100)
         assert 196 <= least <= 200 <= most <= 208
-    assert bounds("a user's", 0.25, frames=8, per_frame=100) == (1, 208)
+    assert bounds("a user's", "exact", 0.25, frames=8, per_frame=100) == (1, 208)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import BatchFeature
 
 from vidcom2 import CompressionSettings
-from vidcom2.modeling.prompt.call_description import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 
 TIMES = "second_per_grid_ts"
 
@@ -192,7 +192,7 @@ def positions_by_hand(family: Family, inputs: BatchFeature) -> Tensor:
 def test_positions_of_frames_are_as_far_apart_as_their_times(attentive: Family) -> None:
     inputs = two_videos(attentive, 0.4375, 1.3125)
     expected = positions_by_hand(attentive, inputs)
-    remaining = attentive.model(**inputs).prompt_positions.unique()
+    _, remaining = compressed_embeddings(attentive, inputs, RETENTION_RATIO)
     for ratio, rows in ((RETENTION_RATIO, remaining), (1.0, torch.arange(expected.shape[1]))):
         with seen_positions(attentive.model) as seen:
             attentive.model(**inputs, retention_ratio=ratio)
@@ -318,6 +318,6 @@ def test_media_after_a_cache_without_memory_are_refused(family: Family) -> None:
     cache = family.stock(**first, use_cache=True).past_key_values
     for ratio in (RETENTION_RATIO, 1.0):
         with pytest.raises(
-            ValueError, match=r"follow the \d+ tokens of the KV cache, and it is not known where .* another model"
+            ValueError, match=r"holds \d+ tokens, and it is not known where their positions end: another model"
         ):
             family.model(**{**second, "attention_mask": None}, past_key_values=cache, retention_ratio=ratio)

@@ -9,7 +9,7 @@ from models import EACH_MODEL
 from test_generate import make_prompt, run
 
 from benchmarks.pages import ROOT
-from vidcom2.modeling.prompt.call_description import TABLES
+from vidcom2.modeling.prompt.refusals import TABLES
 
 
 def test_the_docs_show_every_refusal() -> None:
@@ -21,12 +21,10 @@ def test_the_docs_show_every_refusal() -> None:
 
 # `asked` of a row -> what to pass to `generate`, or None if another test does so or this Transformers supports it.
 ASKING: dict[str, dict[str, Any] | None] = {
-    "`inputs_embeds`": {"inputs_embeds": torch.zeros(1, 4, 8)},
     "`position_ids`": {"position_ids": torch.zeros(1, 4, dtype=torch.long)},
     "`cu_seq_lens_q` and the other lengths of packed prompts": {"cu_seq_lens_q": torch.tensor([0, 4])},
     '`cache_implementation="paged"`': {"cache_implementation": "paged"},
     "`token_healing`": {"token_healing": True},
-    "`assistant_model`, in Qwen's families": None,  # tests/test_generate.py
     "`prefill_chunk_size` on Transformers 5.19": None,  # tests/test_generate.py
 }
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
     *("modeling.families", "modeling", ".errors", ".families", "vllm_plugin"),
-    *(".repo_shape", ".hub_calls", ".checks", ".toys", ".recommended", ".placement"),
+    *(".repo_shape", ".hub_calls", ".checks", ".toys", ".presets", ".placement"),
     *(".finding_checkpoints", ".devices"),
     *("tiny", "video", "records", ".checkpoints"),
     *("answering", "live", "evaluation", "measuring", "explaining", "demo"),

@@ -155,7 +155,7 @@ def test_shipped_code_reads_no_environment_opens_nothing_and_runs_nothing() -> N
 
 
 def test_a_model_saved_by_the_package_is_a_complete_repo(family: Family, tmp_path: Path) -> None:
-    model = family.load(retention_ratio=0.5, compression_rounding="exact")
+    model = family.load(retention_ratio=0.5, compression_frame_score="max")
     with torch.no_grad():
         model.lm_head.weight.add_(0.01)
     model.save_pretrained(tmp_path)
@@ -163,7 +163,7 @@ def test_a_model_saved_by_the_package_is_a_complete_repo(family: Family, tmp_pat
     for name, content in code_of(family.case.model_class).items():
         assert (tmp_path / name).read_bytes() == content
     config = json.loads((tmp_path / "config.json").read_text())
-    assert (config["retention_ratio"], config["compression_rounding"]) == (0.5, "exact")
+    assert (config["retention_ratio"], config["compression_frame_score"]) == (0.5, "max")
     assert config["architectures"] == [family.case.model_class.__name__]
 
     fields = fields_of(family.case.model_class, code_of(family.case.model_class))

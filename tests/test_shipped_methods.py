@@ -30,7 +30,7 @@ def mine(video, settings):
 """
 KEPT = """
 def kept(model, inputs):
-    return model.model(**inputs, only_video_features="kept", return_dict=True).pooler_output[0].tolist()
+    return model.model(**inputs, only_features="kept", return_dict=True).pooler_output[0].tolist()
 """
 # Code for a process that cannot import `vidcom2`.
 ALONE = """

@@ -7,6 +7,9 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import monotonic, sleep
 from types import SimpleNamespace
@@ -91,6 +94,25 @@ def served(parts: Sequence[bytes | None]) -> Iterator[str]:
                 connection.close()
 
 
+class Folder(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(handler: Any) -> Iterator[str]:
+    """Serve HTTP on this machine, and yield the address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads, server.handle_error = True, lambda *_: None  # the other side may leave at any time
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def test_a_file_is_played_at_its_own_speed(clip: Path, clock: list[float]) -> None:
     with LiveSource(str(clip), fps=2) as source:
         shown = [(number_of(frame), seconds) for frame, seconds in source]
@@ -147,6 +169,88 @@ def test_a_connection_that_hangs_can_be_closed(clip: Path) -> None:
         assert list(source) == []
     with served([b""]) as url, pytest.raises(VideoError, match=r"sent nothing in 2 s\. Does the address lead to"):
         LiveSource(url)
+
+
+@pytest.fixture
+def arrivals(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When the frames of a source arrive, by the test's clock. To be filled in."""
+    times: list[float] = []
+    stamped = live_source._stamped
+
+    def arriving(*arguments: Any) -> Iterator[Any]:
+        for time, frame in zip(times, stamped(*arguments)):
+            clock.append(max(clock[-1], time))
+            yield frame
+
+    monkeypatch.setattr(live_source, "_stamped", arriving)
+    return times
+
+
+def shown_until(source: LiveSource, last: int) -> list[tuple[int, float]]:
+    """Return the numbers and times of the frames that are shown, up to a number."""
+    shown: list[tuple[int, float]] = []
+    given_up = threading.Timer(30, source._stop)  # if that number never comes
+    given_up.start()
+    for frame, seconds in source:
+        shown.append((number_of(frame), seconds))
+        if shown[-1][0] >= last:
+            break
+    given_up.cancel()
+    return shown
+
+
+def test_what_a_server_sends_at_once_in_the_beginning_is_no_delay_later(tmp_path: Path, arrivals: list[float]) -> None:
+    """The first 8 s of 12 arrive at once, and the others when they are filmed."""
+    path = write_clip(tmp_path / "clip.ts", [i / 10 for i in range(120)], rate=10, tick=None, options={"bf": "0"})
+    arrivals += [0.0] * 80 + [i / 10 for i in range(1, 41)]
+    with served([path.read_bytes(), b""]) as url, LiveSource(url, fps=2) as source:
+        shown = shown_until(source, 114)
+    assert shown[0] == (0, 0.0)
+    assert shown[1:] == [(number, pytest.approx((number - 79) / 10)) for number in range(84, 115, 5)]
+
+
+def test_a_late_frame_has_its_own_time(tmp_path: Path, arrivals: list[float]) -> None:
+    """Frames that a slow network holds back do not move the clock."""
+    path = write_clip(tmp_path / "clip.ts", [i / 10 for i in range(40)], rate=10, tick=None, options={"bf": "0"})
+    arrivals += [i / 10 + (1.5 if 10 <= i < 20 else 0.05 * (i % 2)) for i in range(40)]
+    with served([path.read_bytes(), b""]) as url, LiveSource(url, fps=2) as source:
+        shown = shown_until(source, 35)
+    assert shown == [(number, pytest.approx(number / 10)) for number in range(0, 40, 5)]
+
+
+def test_the_segments_of_a_playlist_are_played_at_their_own_speed(
+    tmp_path: Path, arrivals: list[float], clock: list[float]
+) -> None:
+    path = write_clip(tmp_path / "part.ts", [i / 10 for i in range(40)], rate=10, tick=None, options={"bf": "0"})
+    parts = "".join(f"#EXTINF:4,\n{path.name}\n" for _ in range(2))
+    (tmp_path / "live.m3u8").write_text(f"#EXTM3U\n#EXT-X-TARGETDURATION:4\n{parts}")  # to which more may be added
+    arrivals += [0.0] * 40
+    with serving(partial(Folder, directory=str(tmp_path))) as url, LiveSource(f"{url}/live.m3u8", fps=2) as source:
+        shown = shown_until(source, 35)
+    assert shown == [(number, pytest.approx(number / 10)) for number in range(0, 40, 5)]
+    assert clock[-1] == pytest.approx(3.5)
+
+
+CAMERAS_WITHOUT_TIMES = {
+    "h264": ("libx264", "yuv420p", {"bf": "0", "tune": "zerolatency"}),
+    "mjpeg": ("mjpeg", "yuvj420p", {}),
+}
+
+
+@pytest.mark.parametrize("pause", [0.02, 1.0])
+@pytest.mark.parametrize("name", CAMERAS_WITHOUT_TIMES)
+def test_a_frame_without_a_time_is_shown_when_it_arrives(
+    name: str, pause: float, tmp_path: Path, arrivals: list[float]
+) -> None:
+    """Also from a camera that sends 50 a second, or one."""
+    codec, pixels, options = CAMERAS_WITHOUT_TIMES[name]
+    path = write_clip(tmp_path / f"clip.{name}", range(100), codec, pixels, tick=None, options=options)
+    arrivals += [i * pause for i in range(100)]
+    with served([path.read_bytes(), b""]) as url, LiveSource(url, fps=1) as source:
+        shown = shown_until(source, 49)
+    every = max(1, round(1 / pause))
+    assert shown == [(number, pytest.approx(number * pause)) for number in range(0, 50 + every, every)][: len(shown)]
+    assert len(shown) == (50 if pause == 1 else 2)
 
 
 def test_chat_answers_about_all_that_was_streamed(
@@ -213,6 +317,20 @@ def test_frames_without_times_are_played_at_the_rate_of_the_stream(tmp_path: Pat
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     assert [seconds for _, seconds in played(str(path), 5)] == pytest.approx(np.arange(0, 1.6, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "options"),
+    [("clip.mkv", 25, {}), ("clip.mkv", 30, {}), ("clip.avi", 25, {"bf": "0"}), ("clip.avi", 25, {"bf": "2"})],
+)
+def test_at_the_rate_of_a_file_all_its_frames_are_shown(
+    name: str, rate: int, options: dict[str, str], tmp_path: Path
+) -> None:
+    """Times are rounded, and AVI says when a frame is stored, which B-frames are not shown in the order of."""
+    tick = Fraction(1, 1000) if name == "clip.mkv" else None
+    path = write_clip(tmp_path / name, [i / rate for i in range(60)], rate=rate, tick=tick, options=options)
+    shown = [(number_of(frame), seconds) for frame, seconds in played(str(path), rate)]
+    assert shown == [(number, pytest.approx(number / rate, abs=6e-4)) for number in range(60)]
 
 
 class OneFrame(list):

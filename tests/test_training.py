@@ -152,7 +152,7 @@ def test_a_number_of_items_that_counts_dropped_labels_is_refused(family: Family)
     inputs = family.one_video()
     counted = all_labels(inputs)
     of_this_batch = (counted[:, 1:] != -100).sum()
-    with pytest.raises(ValueError, match=r"`num_items_in_batch` counts .*the \d+ labels .* have \d+ left"):
+    with pytest.raises(ValueError, match=r"`num_items_in_batch` counts .* \d+ are those of dropped tokens"):
         family.model(**inputs, labels=counted, num_items_in_batch=of_this_batch + 1)
     for number in (of_this_batch, int(of_this_batch), of_this_batch[None]):  # only this batch was counted
         out = family.model(**inputs, labels=counted, num_items_in_batch=number)
@@ -242,7 +242,7 @@ def test_losses_of_other_code_get_rows_that_fit_the_labels(family: Family, tmp_p
     trainer.train()
     with torch.no_grad():
         short = copy.deepcopy(family.model).train()(**row)
-    expected = float(smoothed(short.logits, row["labels"].gather(1, short.prompt_positions), smoothing))
+    expected = float(smoothed(short.logits, row["labels"], smoothing))
     assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-3)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-3)
 
@@ -264,7 +264,7 @@ def test_labels_of_the_wrong_length_are_refused(family: Family, name: str, chang
     labels = labels_of(family, inputs)
     wrong = nn.functional.pad(labels, (0, change), value=-100)
     given = {"labels": labels} | {name: wrong}
-    with pytest.raises(ValueError, match=rf"`{name}` is .*`input_ids` is .*its label"):
+    with pytest.raises(ValueError, match=rf"`{name}` is .*the prompt is .*its label"):
         family.model(**inputs, **given)
 
 
@@ -300,9 +300,10 @@ def test_trls_sft_trainer_trains_on_the_compressed_prompt(family: Family, tmp_pa
     )
     with language_model_lengths(model) as lengths:
         trainer.train()
-    with torch.no_grad():
+    with torch.no_grad(), language_model_lengths(family.model) as expected_lengths:
         expected = copy.deepcopy(family.model).train()(**row)
-    assert set(lengths) == {expected.logits.shape[1]}
+        family.model(**inputs)
+    assert set(lengths) == set(expected_lengths) and max(lengths) < inputs["input_ids"].shape[1]
     logged = next(entry for entry in trainer.state.log_history if "loss" in entry)
     assert logged["loss"] == pytest.approx(float(expected.loss), rel=1e-3)
 
@@ -310,9 +311,13 @@ def test_trls_sft_trainer_trains_on_the_compressed_prompt(family: Family, tmp_pa
 def test_labels_of_dropped_tokens_do_not_change_the_models_own_loss(family: Family) -> None:
     """Labels of dropped tokens are dropped. Those of kept placeholders count, as in the parent."""
     inputs = family.one_video()
-    short = copy.deepcopy(family.model).train()(**inputs, labels=all_labels(inputs))
-    kept = inputs["input_ids"].gather(1, short.prompt_positions)
-    torch.testing.assert_close(short.loss, smoothed(short.logits, kept, 0.0))
+    labels = all_labels(inputs)
+    _, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
+    kept = torch.full_like(labels, -100).index_copy(1, remaining, labels[:, remaining])
+    with_all, with_kept = (family.model(**inputs, labels=each).loss for each in (labels, kept))
+    torch.testing.assert_close(with_all, with_kept)
+    short = family.model(**inputs).logits[:, remaining]
+    torch.testing.assert_close(with_all, smoothed(short, labels[:, remaining], 0.0), rtol=1e-5, atol=1e-6)
 
 
 # -- PEFT's prefix tuning --------------------------------------------------------------------------------------------

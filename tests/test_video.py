@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import warnings
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from make_clips import HEIGHT, WIDTH, number_of, numbered, set_display_matrix, with_bad_packets, write_clip
+from make_clips import HEIGHT, WIDTH, joined, number_of, numbered, set_display_matrix, with_bad_packets, write_clip
 from PIL import Image
 from transformers.video_utils import VideoMetadata, load_video
 
@@ -18,6 +19,8 @@ from vidcom2.checks import check_video_file
 from vidcom2.records.fingerprints import video_stamp
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video import decoding as video_decoding
+from vidcom2.video.file import is_video
+from vidcom2.video.live_source import LiveSource, played
 from vidcom2.video.reading import Video, VideoError, check_video, read_video
 
 CONSTANT = [i / 25 for i in range(60)]
@@ -239,6 +242,18 @@ def test_a_file_url_and_the_home_folder_lead_to_a_file(
             read_video(missing, 4)
 
 
+def test_a_colon_in_a_name_names_no_protocol(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("12:30.mov", "data:text.mp4", "file:clip.mp4"):
+        Path(name).write_bytes((clips / "constant.mp4").read_bytes())
+        check_video(name)
+        assert is_video(name)
+        assert numbers(read_video(name, 4).frames) == [0, 20, 39, 59]
+        assert number_of(next(played(name, 1))[0]) == 0
+        with LiveSource(name, fps=1) as source:
+            assert number_of(next(source)[0]) == 0
+
+
 @pytest.fixture
 def pictures(tmp_path: Path) -> list[Path]:
     paths = [tmp_path / f"frame {i}.png" for i in range(30)]
@@ -324,6 +339,46 @@ def test_any_damage_ends_in_frames_or_a_video_error(clips: Path, tmp_path: Path)
     assert outcomes == {"error", "lost", "read"}
 
 
+# -- shown otherwise than it was filmed -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("transfer", "name"), [(16, "PQ"), (18, "HLG"), (1, None)])
+def test_a_warning_says_that_hdr_comes_out_pale(tmp_path: Path, transfer: int, name: str | None) -> None:
+    path = tmp_path / "clip.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p10le"
+        stream.codec_context.color_trc = transfer
+        for number in range(3):
+            frame = av.VideoFrame.from_ndarray(numbered(number)).reformat(format="yuv420p10le")
+            frame.color_trc = transfer
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    for read in (lambda: read_video(path, 3), lambda: list(played(str(path), 25))):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert len(getattr(found := read(), "frames", found)) == 3
+        assert len(caught) == (name is not None)
+        assert all(f"clip.mp4' is HDR ({name})" in str(warning.message) for warning in caught)
+
+
+def test_a_warning_says_that_a_turned_picture_is_stretched(tmp_path: Path) -> None:
+    """Another size of the same shape is only scaled."""
+    shapes = {"landscape": (64, 96), "large": (128, 192), "portrait": (96, 64)}
+    parts = {
+        name: write_clip(tmp_path / f"{name}.ts", CONSTANT[:10], picture=lambda i, shape=shape: numbered(i, *shape))
+        for name, shape in shapes.items()
+    }
+    turned = joined([parts["landscape"], parts["portrait"]], tmp_path / "turned.ts", seconds=10 / 25)
+    larger = joined([parts["landscape"], parts["large"]], tmp_path / "larger.ts", seconds=10 / 25)
+    for read in (lambda path: read_video(path, 20), lambda path: list(played(str(path), 25))):
+        with pytest.warns(UserWarning, match=r"turned\.ts' changes from 96 × 64 to 64 × 96 pixels"):
+            read(turned)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            read(larger)
+
+
 # -- refused ----------------------------------------------------------------------------------------------------------
 
 
@@ -350,6 +405,23 @@ def test_a_song_is_refused_even_with_a_cover_picture(tmp_path: Path, cover: bool
         assert bool(container.streams.video) is cover
     with pytest.raises(VideoError, match="holds no video stream, only"):
         read_video(path, 4)
+
+
+@pytest.mark.parametrize("codec", ["mjpeg", "png", "libx264"])
+@pytest.mark.parametrize("name", ["clip.mp4", "clip.mov"])
+def test_a_cover_picture_that_is_not_marked_as_one_is_no_video(tmp_path: Path, name: str, codec: str) -> None:
+    with av.open(str(tmp_path / name), "w") as container:
+        cover, stream = container.add_stream(codec, rate=1), container.add_stream("libx264", rate=25)
+        cover.height, cover.width = 4 * HEIGHT, 4 * WIDTH
+        cover.pix_fmt = {"mjpeg": "yuvj420p", "png": "rgb24", "libx264": "yuv420p"}[codec]
+        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
+        shown = av.VideoFrame.from_ndarray(numbered(99, 4 * HEIGHT, 4 * WIDTH)).reformat(format=cover.pix_fmt)
+        container.mux([*cover.encode(shown), *cover.encode(None)])
+        for number in range(20):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(numbered(number))))
+        container.mux(stream.encode(None))
+    video = read_video(tmp_path / name, 20)
+    assert numbers(video.frames) == list(range(20)) and video.seconds == pytest.approx(np.arange(20) / 25)
 
 
 def test_what_is_no_video_is_refused_with_what_to_pass_instead(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import use_method
 from models import chat_prompt, make_image
-from reference import kept_features
+from reference import EXACT, kept_features
 from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -23,7 +23,7 @@ from vidcom2 import (
     compress,
     register_compression_method,
 )
-from vidcom2.modeling.prompt.call_description import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 from vidcom2.tiny.video_llama_3 import tiny_video_llama_3
 
 RATIO = 0.25
@@ -73,7 +73,7 @@ class Pair:
         videos = []
         for tokens, of_tower in zip(every, seen, strict=True):
             assert torch.equal(of_tower.tokens.flatten(0, 1), tokens)
-            compression = compress(of_tower, ratio, **settings)
+            compression = compress(of_tower, ratio, **EXACT | settings)
             in_prompt, mask = mask[: len(tokens)], mask[len(tokens) :]
             chosen = dict(zip(compression.indices.tolist(), kept_features(compression, tokens), strict=True))
             left = {index: feature for index, feature in chosen.items() if in_prompt[index]}

@@ -27,7 +27,7 @@ configs.MODELS_CONFIG_MAP, configs.VerifyAndUpdateConfig = {}, object
 sys.modules["vllm.transformers_utils.config"] = ModuleType("config")
 sys.modules["vllm.transformers_utils.config"].uses_mrope = None
 from vidcom2.vllm_plugin.settings import CompressionSettings, kept_tokens
-print(kept_tokens(CompressionSettings(compression_rounding="exact"), 8, (4, 4)))
+print(kept_tokens(CompressionSettings(), 8, (4, 4)))
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ran.stdout == "32\n", ran.stderr

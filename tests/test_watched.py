@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import Family, only
 from models import RETENTION_RATIO
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from test_cli import vidcom2 as cli
 from transformers import LogitsProcessor
@@ -21,7 +22,7 @@ from transformers import LogitsProcessor
 import vidcom2
 from vidcom2.answering import many_in_transformers
 from vidcom2.answering.engine import Engine
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.answering.prompting import OF_THE_TOWER, prepare_inputs
 from vidcom2.answering.watched import Watched, load_watched_file
 from vidcom2.answering.watched_file import read_header
 from vidcom2.errors import OptionError
@@ -74,16 +75,15 @@ def test_a_watched_video_answers_as_ask_does(family: Family, video: vidcom2.Vide
     inputs: bit for bit from the features, and up to rounding from the KV cache. The loaded files give the same."""
     watched, filled = watch(family, video), watch(family, video)
     watched.save(tmp_path / "features.watched")
-    filled.save(tmp_path / "cache.watched", prefill=True)
     from_features = [watched, load(family, tmp_path / "features.watched")]
-    from_cache = [filled, load(family, tmp_path / "cache.watched")]
+    from_cache = [filled.prefill(), load(family, tmp_path / "features.watched").prefill()]
     for question in ("What happens?", "\nWho is it? Why?", *CHATS):
         fresh = prepare_inputs(family.processor, question, video, family.model)
         expected = logits(
             lambda _, given=fresh, **rest: family.model.generate(**given, do_sample=False, **rest), question
         )
         inputs = watched.inputs(question)
-        assert inputs.keys() == fresh.keys() - {"pixel_values_videos"}
+        assert inputs.keys() == fresh.keys() - {*OF_THE_TOWER}
         assert all(torch.equal(inputs[name], fresh[name]) for name in inputs)
         for way in from_features:
             assert torch.equal(logits(way.ask, question), expected)
@@ -111,22 +111,17 @@ def test_a_question_after_a_cache_that_ends_behind_a_video_has_the_stock_models_
     torch.testing.assert_close(logits(filled.ask, "Who is it?"), expected, rtol=0, atol=1e-5)
 
 
-def test_a_tuned_language_model_keeps_the_features_and_not_the_cache(
-    family: Family, video: vidcom2.Video, tmp_path: Path
-) -> None:
+def test_a_tuned_language_model_keeps_the_features(family: Family, video: vidcom2.Video, tmp_path: Path) -> None:
     watch(family, video).save(tmp_path / "features.watched")
-    watch(family, video).save(tmp_path / "cache.watched", prefill=True)
     family.model.save_pretrained(tmp_path / "saved")  # which notes its code in the config
     tuned = family.load(retention_ratio=RETENTION_RATIO)
     with torch.no_grad():
         tuned.get_output_embeddings().weight[-1, -1] += 0.1
     assert load(family, tmp_path / "features.watched", tuned).ask("Who?", max_new_tokens=1).new_tokens == 1
-    with pytest.raises(OptionError, match="another model: the model's weights differ"):
-        load(family, tmp_path / "cache.watched", tuned)
     weights = [value for name, value in tuned.model.named_parameters() if not name.startswith("language_model.")]
     with torch.no_grad():
         weights[-1].view(-1)[0] += 0.1
-    with pytest.raises(OptionError, match="another model: the encoder's weights differ"):
+    with pytest.raises(OptionError, match="another model: the encoder differs in its weights"):
         load(family, tmp_path / "features.watched", tuned)
 
 
@@ -195,12 +190,13 @@ def test_what_cannot_be_the_same_video_is_refused(family: Family, video: vidcom2
 
     refused(whole[:-1000], "cut short")
     refused(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:], "damaged")
-    refused(clip.read_bytes(), "cannot be read")
-    refused(b"", "cannot be read")
-    refused(whole.replace(b'\\"format\\": 2', b'\\"format\\": 7'), "format 7")
+    refused(clip.read_bytes(), "no watched video")
+    refused(b"", "no file of safetensors")
     refused(whole.replace(b'\\"retention_ratio\\": 0.5', b'\\"retention_ratio\\": 0.7'), "damaged")
     save_file({"features": torch.zeros(1)}, tmp_path / "other.safetensors")
-    refused((tmp_path / "other.safetensors").read_bytes(), "not a video that was watched")
+    refused((tmp_path / "other.safetensors").read_bytes(), "no watched video")
+    save_file({"features": torch.zeros(1)}, tmp_path / "other.safetensors", {"vidcom2": '{"format": 2, "sha256": "0"}'})
+    refused((tmp_path / "other.safetensors").read_bytes(), "older version of vidcom2.*Watch the video again")
     path.write_bytes(whole)
     clip.write_bytes(whole)
     with pytest.raises(OptionError, match="has changed since"):
@@ -218,12 +214,29 @@ def test_what_cannot_be_the_same_video_is_refused(family: Family, video: vidcom2
 
 
 @ONE
+def test_a_video_of_pictures_is_refused_once_a_picture_has_changed(
+    family: Family, video: vidcom2.Video, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [tmp_path / f"{i}.png" for i in range(4)]
+    for name, frame in zip(names, video.frames):
+        Image.fromarray(frame).save(name)
+    monkeypatch.chdir(tmp_path)
+    watched = watch(family, [name.name for name in names], fps=2)
+    watched.save("clip.watched")
+    monkeypatch.chdir("/")
+    assert load(family, tmp_path / "clip.watched").source == watched.source
+    Image.fromarray(video.frames[3]).save(names[1])
+    with pytest.raises(OptionError, match=r"1\.png.*has changed since"):
+        load(family, tmp_path / "clip.watched")
+
+
+@ONE
 def test_the_loaded_model_may_change_after_watching(family: Family, video: vidcom2.Video, tmp_path: Path) -> None:
     """Another language model answers from the features, and fills its own KV cache. Another encoder is refused."""
     model = family.load(retention_ratio=RETENTION_RATIO)
-    paths = [tmp_path / "clip.watched", tmp_path / "tuned.watched"]
+    path = tmp_path / "clip.watched"
     watched = vidcom2.watch(video, model, processor=family.processor).prefill()
-    watched.save(paths[0], prefill=True)
+    watched.save(path)
     before, cache = watched.ask("Who?"), watched.cache
     values = [layer.self_attn.v_proj.weight for layer in model.model.language_model.layers]
     for weight in values:
@@ -231,11 +244,11 @@ def test_the_loaded_model_may_change_after_watching(family: Family, video: vidco
     torch.optim.SGD(values, lr=1.0).step()
     expected = vidcom2.ask(video, "Who?", model, processor=family.processor)
     assert watched.ask("Who?") == expected != before
-    requests = [{"video": str(paths[0]), "prompt": "Who?"}]  # which have no use for its KV cache
+    requests = [{"video": str(path), "prompt": "Who?"}]
     (answered,) = vidcom2.answer_many(requests, model, processor=family.processor)
     assert answered.answer == expected
-    watched.save(paths[1], prefill=True)
-    assert watched.cache is not cache and load(family, paths[1], model).ask("Who?") == watched.ask("Who?") == expected
+    assert watched.prefill().cache is not cache and watched.ask("Who?") == expected
+    assert load(family, path, model).ask("Who?") == expected
     changes = (
         lambda: next(model.model.vision_tower.parameters()).add_(0.1),
         lambda: model.bfloat16(),
@@ -244,13 +257,13 @@ def test_the_loaded_model_may_change_after_watching(family: Family, video: vidco
         watched = vidcom2.watch(video, model, processor=family.processor)
         with torch.no_grad():
             change()
-        for use in (watched.prefill, partial(watched.ask, "Who?"), partial(watched.save, paths[1])):
+        for use in (watched.prefill, partial(watched.ask, "Who?"), partial(watched.save, path)):
             with pytest.raises(OptionError, match="encoder has changed since it watched"):
                 use()
     with pytest.raises(
         OptionError, match=r"\('torch.float32' then, 'torch.bfloat16' now\)\. Load the model with `dtype`"
     ):
-        load(family, paths[0], model)
+        load(family, path, model)
 
 
 @ONE
@@ -269,7 +282,7 @@ def test_the_adapters_that_are_on_belong_to_the_model(family: Family, video: vid
         switch()
         with pytest.raises(OptionError, match="encoder has changed"):
             watched.ask("Who?")
-        with pytest.raises(OptionError, match="the encoder's weights differ"):
+        with pytest.raises(OptionError, match="the encoder differs in its weights"):
             load(family, path, model)
 
 
@@ -279,7 +292,7 @@ def test_the_processor_must_write_the_same_text(
 ) -> None:
     watch(family, video).save(tmp_path / "clip.watched")
     monkeypatch.setattr(family.processor, "add_time_instruction", not family.processor.add_time_instruction)
-    with pytest.raises(OptionError, match="the encoder's processor differs"):
+    with pytest.raises(OptionError, match="the encoder differs in its processor"):
         load(family, tmp_path / "clip.watched")
 
 
@@ -339,10 +352,9 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
         patch.setattr("os.fsync", full)
         with pytest.raises(OptionError, match="No space left"):
             watched.save(path)
-    filled = watch(family, video).prefill()
-    filled.cache.layers[0].__class__ = type("NewLayer", (type(filled.cache.layers[0]),), {})
-    with pytest.raises(OptionError, match="a layer of the kind NewLayer"):
-        filled.save(path, prefill=True)
+    watched.features.pooler_output[0][0, 0] = torch.nan
+    with pytest.raises(OptionError, match=r"its features are not finite\. Nothing was changed"):
+        watched.save(path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
@@ -353,7 +365,7 @@ def test_requests_about_a_watched_video_share_batches_with_others(
     """One that does not fit ends in an error of its own. No watched video is encoded again."""
     path, clip = tmp_path / "clip.watched", tmp_path / "clip.mp4"
     clip.write_bytes(DEMO_VIDEO.read_bytes())
-    watch(family, clip, num_frames=4, retention_ratio=0.5).save(path, prefill=True)
+    watch(family, clip, num_frames=4, retention_ratio=0.5).save(path)
     batches, encoded = [], []
     of, encode = many_in_transformers.TransformersEngine, many_in_transformers.encode
     generated = of._generated
@@ -434,31 +446,26 @@ def test_commands_answer_from_a_watched_video_or_say_why_not(tmp_path: Path) -> 
 IN_ANOTHER_PROCESS = """
 import sys, vidcom2
 model, processor = vidcom2.load("toy:llava_onevision", device="cpu")
-for path in sys.argv[1:]:
-    watched = vidcom2.load_watched(path, model=model, processor=processor)
-    print(watched.ask("What is the digit?"), watched.ask("How many scenes are there?"), sep="|")
+watched = vidcom2.load_watched(sys.argv[1], model=model, processor=processor)
+print(watched.ask("What is the digit?"), watched.ask("How many scenes are there?"), sep="|")
 """
 
 
 def test_another_process_gives_the_same_answers(tmp_path: Path) -> None:
     model, processor = vidcom2.load("toy:llava_onevision", device="cpu")
     watched = vidcom2.watch(DEMO_VIDEO, model, processor=processor, num_frames=16)
-    paths = [tmp_path / "features.watched", tmp_path / "cache.watched"]
-    watched.save(paths[0])
-    watched.save(paths[1], prefill=True)
+    path = tmp_path / "few.watched"
+    watched.save(path)
     said = subprocess.run(
-        [sys.executable, "-c", IN_ANOTHER_PROCESS, *map(str, paths)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", IN_ANOTHER_PROCESS, str(path)], capture_output=True, text=True, check=True
     ).stdout
     asked = ["What is the digit?", "How many scenes are there?"]
     expected = vidcom2.ask(DEMO_VIDEO, asked, model, processor=processor, num_frames=16)
-    assert said.splitlines() == ["|".join(expected)] * 2 and expected[0] == "2"
+    assert said.splitlines() == ["|".join(expected)] and expected[0] == "2"
     full = vidcom2.watch(DEMO_VIDEO, model, processor=processor, num_frames=16, retention_ratio=1.0)
     full.save(tmp_path / "full.watched")
-    sizes = {
-        name: load_file(path)["features"].nbytes
-        for name, path in (("few", paths[0]), ("full", tmp_path / "full.watched"))
-    }
-    assert sizes["few"] <= 0.27 * sizes["full"]
+    few, full = (load_file(tmp_path / f"{name}.watched")["features"].nbytes for name in ("few", "full"))
+    assert few <= 0.27 * full
 
 
 SAVES = """

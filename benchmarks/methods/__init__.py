@@ -4,7 +4,7 @@ Published methods that choose by the attention of the vision tower. They are beh
 ratio on both toys, so they are no part of the package. `attended_tokens.py` reads the attention from the tower.
 """
 
-from vidcom2 import register_compression_method
+from vidcom2 import exact_total, register_compression_method
 
 from .method_fastvid import fastvid
 from .method_flashvid import flashvid
@@ -17,4 +17,4 @@ METHODS = {function.__name__: function for function in (fastvid, flashvid, holit
 def register() -> None:
     """Make the four selectable as `compression_method`. Importing them alone changes nothing for the rest."""
     for name, function in METHODS.items():
-        register_compression_method(name)(function)
+        register_compression_method(name, count=exact_total)(function)

@@ -7,6 +7,7 @@ from vidcom2 import (
     VideoCompression,
     VideoTokens,
     compress,
+    exact_total,
     frame_budgets,
     most_unique_tokens,
     register_compression_method,
@@ -23,13 +24,13 @@ def _adjusted(video: VideoTokens, settings: CompressionSettings, scores: torch.T
     return VideoCompression(most_unique_tokens(scores, budgets, num_kept), budgets, u_t, scores)
 
 
-@register_compression_method("random_adjusted", settings=SETTINGS)
+@register_compression_method("random_adjusted", settings=SETTINGS, count=exact_total)
 def random_adjusted(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep tokens by the scores of `random`."""
     return _adjusted(video, settings, random_scores(video.tokens))
 
 
-@register_compression_method("evs_adjusted", settings=SETTINGS)
+@register_compression_method("evs_adjusted", settings=SETTINGS, count=exact_total)
 def evs_adjusted(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep tokens by the scores of `evs`, which say how much a token differs from the same place one frame earlier."""
     scores = compress(video.tokens, compression_method="evs").token_uniqueness

@@ -15,7 +15,9 @@ LEADERBOARD_RATIOS = (0.25, 0.15, 0.1, 0.05)
 ABLATION_RATIOS = (0.25, 0.1)
 BUDGET_RATIOS = (0.25, 0.1, 0.05)
 
-EXACT = {"compression_rounding": "exact"}  # keeps as many tokens as other methods; `"ceil"` keeps up to a tenth more
+EXACT = {"compression_rounding": "exact"}  # keeps as many tokens as other methods; `"ceil"` keeps up to a third more
+# The ratios at which "exact" keeps as many tokens as "ceil" does on average (`ablations.json`): toy -> ratio of "ceil".
+KEPT_BY_CEIL = {"llava_onevision": {0.25: 0.26, 0.1: 0.125}, "qwen3_vl": {0.25: 0.27, 0.1: 0.13}}
 ORIGINAL = {"compression_positions": "original"}
 METHODS: dict[str, dict[str, Any]] = {
     "VidCom² (paper)": {"compression_method": "vidcom2", **EXACT},
@@ -116,6 +118,20 @@ def ablation_candidates(toy: Toy) -> list[Candidate]:
             method = {"compression_method": adjusted.replace(" + adjustment", "_adjusted")}
             candidates += [Candidate(adjusted, ratio, given | method) for ratio in ABLATION_RATIOS]
     return candidates
+
+
+def rounding_candidates(toy: Toy) -> list[Candidate]:
+    """Return, for each ratio, VidCom² with the paper's rounding; and with others, the last of which keep as many tokens
+    by a higher ratio."""
+    roundings = {name: {"compression_rounding": name} for name in ("ceil", "round", "exact")}
+    return [
+        candidate
+        for ratio in ABLATION_RATIOS
+        for candidate in (
+            *(Candidate(name, ratio, settings) for name, settings in roundings.items()),
+            Candidate("exact", KEPT_BY_CEIL[toy.name][ratio], EXACT),
+        )
+    ]
 
 
 def budget_candidates(toy: Toy) -> list[Candidate]:

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,6 +36,7 @@ from .candidates import (
     main_candidates,
     position_candidates,
     repeat_candidates,
+    rounding_candidates,
 )
 from .dataset import LONG, LONG_FRAMES, REPEATS
 from .towers import TOWERS, Tower, computed_shares
@@ -51,6 +53,7 @@ class Group:
         num_frames: frames of each video.
         toys: the toys that it is run with.
         towers: ways to run the vision tower. Each candidate is compared with itself with the first, the whole tower.
+        reference: the method whose candidates those that follow each of them are also compared with.
         videos_per_level: those of the test set that the published figures are from (`dataset --videos-per-level`).
     """
 
@@ -59,6 +62,7 @@ class Group:
     num_frames: int = 16
     toys: tuple[str, ...] = tuple(TOYS)
     towers: Sequence[Tower] = ()
+    reference: str | None = None
     videos_per_level: int = 350
 
 
@@ -68,6 +72,7 @@ GROUPS = {
     "positions": Group(position_candidates, toys=LLAVA_ONLY),  # Qwen's families always keep positions
     "ablations": Group(ablation_candidates),
     "budgets": Group(budget_candidates, BURST),
+    "roundings": Group(rounding_candidates, reference="ceil"),
     "leaderboard": Group(leaderboard_candidates, videos_per_level=150),
     "leaderboard_attention": Group(attention_candidates, videos_per_level=150),
     "long": Group(leaderboard_candidates, LONG, LONG_FRAMES, videos_per_level=120),
@@ -82,13 +87,38 @@ OF_DIFFERENCE = ("difference", "difference_low", "difference_high")
 
 
 def compare(checkpoint: Checkpoint, toy: Toy, data: Path, work: Path, group: str) -> dict[str, Any]:
-    """Return the figures of a group for the whole test set and for each level."""
+    """Return the figures of a group for the whole test set and for each level; and where it has a reference, those
+    beside this in place of all tokens."""
     questions, candidates = read_questions(data), GROUPS[group].candidates(toy)
     rows = _answers(checkpoint, questions, candidates, work / f"{group}.jsonl", GROUPS[group].num_frames)
+    reference, beside = GROUPS[group].reference, []
+    for place, candidate in enumerate(candidates):
+        if candidate.method == reference:
+            following = takewhile(lambda each: each.method != reference, candidates[place + 1 :])
+            found = _beside(list(zip(questions, rows, strict=True)), candidate, list(following))
+            beside.append([rounded(row) for row in found])
     return _described(checkpoint, toy, questions, data, group) | {
         "all": [rounded(row) for row in summary(questions, rows, candidates)],
+        **({"beside": beside} if reference else {}),
         "levels": {level: _of_level(level, questions, rows, candidates) for level in _levels(questions)},
     }
+
+
+def _beside(
+    asked: Sequence[tuple[Question, Any]], reference: Candidate, others: Sequence[Candidate]
+) -> list[dict[str, Any]]:
+    """Return the figures of candidates compared with one of them instead of all tokens, from questions and their rows.
+    The first figures are those of the reference."""
+    rows = []
+    for question, row in asked:
+        answers = [row["answers"][each.label] for each in (reference, *others)]
+        answers = [each | {"agrees": question.agree(each["text"], answers[0]["text"])} for each in answers]
+        # `summary` compares with "all tokens". Here that label stands for the reference.
+        labels = [AllTokens().label, *(each.label for each in others)]
+        rows.append({"answers": dict(zip(labels, answers, strict=True))})
+    whole, *rest = summary([question for question, _ in asked], rows, others)
+    told = {"method": reference.method, "retention_ratio": reference.retention_ratio, "settings": reference.overrides}
+    return [whole | told, *rest]
 
 
 def _levels(questions: list[Question]) -> list[str]:
@@ -140,14 +170,7 @@ def _of_towers(
 ) -> list[dict[str, Any]]:
     """Return a candidate's figures with each of these ways to run the vision tower, from questions and their rows."""
     first, *others = [tower.candidate(candidate) for tower in towers]
-    rows = []
-    for question, row in asked:
-        answers = [row["answers"][each.label] for each in (first, *others)]
-        answers = [each | {"agrees": question.agree(each["text"], answers[0]["text"])} for each in answers]
-        # `summary` compares with "all tokens". Here that label stands for the whole tower.
-        labels = [AllTokens().label, *(each.label for each in others)]
-        rows.append({"answers": dict(zip(labels, answers, strict=True))})
-    found = summary([question for question, _ in asked], rows, others)
+    found = _beside(asked, first, others)
     told = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
     return [
         rounded(

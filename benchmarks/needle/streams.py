@@ -28,7 +28,7 @@ from vidcom2.toys import PREFIX, TOY, TOYS
 from .architectures import ARCHITECTURES, Architecture
 from .compare import MAX_NEW_TOKENS, RESULTS, certificate, rounded
 from .drawing import COLOURS, DIGIT_SIZE
-from .videos import STREAMS, Event, free_place, make_needle
+from .videos import OF_STREAM, STREAMS, Event, free_place, make_needle
 
 WHEN = ("now", "recent", "middle", "far")
 TOKENS_PER_FRAME = 25
@@ -110,7 +110,8 @@ def make_stream(seed: int, number: int, kind: str, num_frames: int) -> tuple[np.
         while place is None:
             place = free_place(rng, DIGIT_SIZE[0], events)
         events.append(Event(str(rng.integers(10)), str(colour), DIGIT_SIZE[0], *place, start, start + 2))
-    frames = make_needle((78, seed, number, [*STREAMS].index(kind)), kind, num_frames, "test", events).frames
+    seeds = (78, seed, number, [*STREAMS].index(kind))
+    frames = make_needle(seeds, f"{OF_STREAM}{kind}", num_frames, "test", events).frames
     asked = []
     for when, event in zip(WHEN, events):
         asked.append((when, f"What is the {event.colour} digit?", event.shown))

@@ -23,7 +23,8 @@ COSTS = RESULTS.parent / "compress_cpu.json"
 COST_DTYPE = "bfloat16"  # that of released models
 PUBLISHED_RATIOS = (0.25, 0.15, 0.1)  # of `published.json`, which has more
 COST_SIZES = ("llava-onevision-7b", "qwen3-vl-8b")
-PAGES = ("README.md", "docs/live.md", "docs/needle.md", "docs/leaderboard.md", "benchmarks/results/needle/README.md")
+OF_DOCS = ("live", "methods", "needle", "leaderboard")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in OF_DOCS), "benchmarks/results/needle/README.md")
 HEADLINE_RATIOS = (0.25, 0.15)
 FRAME_COUNTS = (8, 16, 32, 64)  # of `frames.json`, which needle.md describes
 HARD_RATIO = 0.1  # at which the kinds of questions are told apart
@@ -248,6 +249,19 @@ def variants(found: dict[str, Any], ratios: Sequence[float]) -> str:
     return pipes(lines)
 
 
+def roundings(boards: Sequence[dict[str, Any]]) -> str:
+    """Make the table toy × ratio × rounding: right answers, and how many answers differ from those with `"ceil"`."""
+    lines = [["toy", "R, %", "rounding", "kept, %", "right, %", "other answers"]]
+    for name, found in zip(SHORT_TOYS, boards, strict=True):
+        for of_ratio in found["beside"]:
+            for row in of_ratio:
+                told = [name, f"{100 * row['retention_ratio']:g}", f'`"{row["method"]}"`']
+                others = f"{row['agreement_n'] * (1 - row['agreement']):,.0f}"
+                right = [_share(row["accuracy"]), "–"] if row is of_ratio[0] else [_with_difference(row), others]
+                lines.append([*told, f"{100 * row['kept_share']:.1f}", *right])
+    return pipes(lines)
+
+
 def origins() -> str:
     """Make the table of the result files: what each holds, and where its figures come from."""
     lines = [["toy", "file", "questions", "date", "commit"]]
@@ -397,6 +411,7 @@ def blocks() -> dict[str, str]:
         "ablations-qwen3-vl": lambda: variants(load("ablations", QWEN), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
         "budgets-qwen3-vl": lambda: variants(load("budgets", QWEN), BUDGET_RATIOS),
+        "roundings": lambda: roundings([load("roundings"), load("roundings", QWEN)]),
         "frames": lambda: frame_counts(load("frames")),
         "frames-qwen3-vl": lambda: frame_counts(load("frames", QWEN)),
         "frames-both": lambda: frames_of_both([load("frames"), load("frames", QWEN)]),

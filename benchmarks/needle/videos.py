@@ -91,7 +91,8 @@ STREAMS = {
     "busy, 5 %": Level(scenes=(16, 24), clutter=(3, 6), busy=0.05),
     "busy, 50 %": Level(scenes=(16, 24), clutter=(3, 6), busy=0.5),
 }
-ALL_LEVELS |= STREAMS
+OF_STREAM = "stream, "  # begins the names of their levels, since a level of the test set has the name of a kind
+ALL_LEVELS |= {f"{OF_STREAM}{kind}": level for kind, level in STREAMS.items()}
 SEEDS = {name: seed for seed, name in enumerate(("plain", "clutter", "mixed", "crowded", "camera", "cuts", BURST))}
 SEEDS |= {name: seed for seed, name in enumerate(("named", "numbers", STILL), start=len(SEEDS))}
 

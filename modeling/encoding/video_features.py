@@ -15,9 +15,10 @@ from typing import Any, ClassVar, TypeAlias, cast
 import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from ...configuration.compression_settings import CompressionSettings, function_of
+from ...configuration.compression_settings import COUNTED_BY, NUM_KEPT, CompressionSettings, function_of
 from ...configuration.saved_with_code import SavedWithCode
 from ..hosting.in_transformers import (
     ParentModel,
@@ -27,7 +28,9 @@ from ..hosting.in_transformers import (
     pop_settings,
     take_parents_signatures,
 )
-from ..methods.compression import VideoCompression, VideoTokens, compress_with
+from ..methods.compression import VideoCompression, VideoTokens, compress_with, keeping, num_kept_tokens
+
+logger = logging.get_logger(__name__)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A few frames at a time, and repeated ones once
@@ -214,6 +217,42 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
         )
 
 
+def _check_numbers(
+    num_kept: Sequence[int], videos: Sequence[VideoTokens], settings: CompressionSettings, of_call: Mapping[str, Any]
+) -> None:
+    """Check how many tokens of each video a prompt has room for.
+
+    Args:
+        settings: those of the call. If they say another number, the prompt decides, and a warning says so.
+        of_call: those of them that the caller passed to this call, which must say the same number.
+
+    Raises:
+        ValueError: if it is not one number for each video, within the video, or not that of the call.
+    """
+    sizes = [video.tokens.shape[:2] for video in videos]
+    if len(num_kept) != len(sizes) or not all(0 < each <= size.numel() for each, size in zip(num_kept, sizes)):
+        raise ValueError(
+            f"`{NUM_KEPT}` is {list(num_kept)}, but there are {len(sizes)} videos of "
+            f"{[size.numel() for size in sizes]} tokens. Pass it as the processor returned it, with these videos."
+        )
+    try:
+        own = [num_kept_tokens(settings, *size) for size in sizes]
+    except ValueError:  # it does not follow from sizes
+        own = None
+    if own == list(num_kept) or (own is None and not of_call):
+        return
+    if of_call:
+        name, value = next(iter(of_call.items()))
+        raise ValueError(
+            f"`{name}` is {value!r} for this call, but the prompt was written for {list(num_kept)} tokens of its "
+            f"videos. Pass the setting to the processor, which writes the prompt: `processor(..., {name}={value!r})`."
+        )
+    logger.warning_once(
+        f"The prompt has room for {list(num_kept)} tokens of its videos, and the model's config asks for {own}. The "
+        f"prompt decides: `processor.retention_ratio`, or `processor(..., retention_ratio=...)`, changes how many stay."
+    )
+
+
 def _zero_or_nan(values: Tensor) -> Tensor:
     """Return 0, or nan if one of the values is not finite, without asking the device."""
     least, most = values.detach().aminmax()
@@ -304,31 +343,49 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         """Encode videos and keep their distinctive tokens.
 
         Args:
-            **kwargs: the parent's arguments, and settings of `CompressionSettings` for this call.
+            **kwargs: the parent's arguments, and settings of `CompressionSettings` for this call. And
+                `num_kept_video_tokens`, (num_videos,), from the processor that wrote the prompt: as many scored tokens
+                stay, whatever the config says.
 
         Returns:
             The parent's output, but `pooler_output` is a tuple of (K_i, dim) tensors, the kept tokens and the structure
             tokens of each video, and `video_compressions` says which tokens were kept.
 
         Raises:
-            ValueError: on an empty video, sizes that do not fit, or a setting outside its accepted set.
+            ValueError: on an empty video, sizes that do not fit, or a setting outside its accepted set; and if the
+                settings of this call would keep another number than the prompt has room for.
         """
         check_tensors(kwargs)
-        settings = self.config.compression_settings(**pop_settings(kwargs, self.of_parent))
-        if settings.may_drop:
+        num_kept, overrides = kwargs.pop(NUM_KEPT, None), pop_settings(kwargs, self.of_parent)
+        settings = self.config.compression_settings(**overrides)
+        if settings.may_drop or num_kept is not None:
             check_not_exported()
         outputs, videos = self.encode_videos(settings=settings, **kwargs)
-        return self.compressed_features(outputs, videos, settings)
+        if num_kept is None:
+            return self.compressed_features(outputs, videos, settings)
+        numbers = num_kept.flatten().tolist()
+        _check_numbers(numbers, videos, settings, {name: overrides[name] for name in COUNTED_BY if name in overrides})
+        return self.compressed_features(outputs, videos, settings, numbers)
 
     def compressed_features(
-        self, outputs: ParentFeatures, videos: Sequence[VideoTokens], settings: CompressionSettings
+        self,
+        outputs: ParentFeatures,
+        videos: Sequence[VideoTokens],
+        settings: CompressionSettings,
+        num_kept: Sequence[int] | None = None,
     ) -> VidCom2VideoFeatures:
         """Drop tokens of encoded videos.
 
         Args:
             outputs, videos: what `encode_videos` returned. They stay as they are, and can serve several settings.
+            num_kept: how many tokens of each video stay; None if the settings say it.
         """
-        compressions = tuple(compress_with(settings, video) for video in videos)
+        of_videos = [settings] * len(videos)
+        if num_kept is not None:
+            of_videos = [
+                keeping(number, video.tokens.shape[:2].numel(), settings) for number, video in zip(num_kept, videos)
+            ]
+        compressions = tuple(compress_with(of_video, video) for of_video, video in zip(of_videos, videos, strict=True))
         fields = {**outputs, "pooler_output": self._kept_features(outputs.pooler_output, compressions)}
         if outputs.get("deepstack_features") is not None:  # for each of the first decoder layers, those of each video
             fields["deepstack_features"] = [

@@ -6,7 +6,6 @@ of frames and images are joined again, in the order of the prompt, before the pa
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import isqrt
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from ...configuration.compression_settings import CompressionSettings
+from ...configuration.compression_settings import NUM_KEPT, CompressionSettings
 from ..encoding.video_features import (
     ParentFeatures,
     Run,
@@ -23,12 +22,10 @@ from ..encoding.video_features import (
     frames_of_runs,
     plan_frames,
 )
-from ..hosting.in_transformers import CACHE, ParentModel, check_frame_size, check_tensors, without
+from ..hosting.in_transformers import CACHE, ParentModel, check_frame_size, check_tensors, without, without_token_types
 from ..methods.compression import VideoTokens
-from ..prompt.call_description import CallDescription
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.conversation_cache import CachedPrompt
-from ..prompt.prompt_compression import TEXT, VIDEO, VidCom2ModelMixin
+from ..prompt.prompt_compression import TEXT, VIDEO, Encode, VidCom2ModelMixin
 from .frame_marks import FrameMarks
 
 VIDEO_ARGUMENTS = ("pixel_values_videos", "num_frames")
@@ -122,13 +119,11 @@ class HeadOfVideosAsImages(ParentModel):
 
     def generate(self, **arguments: Any) -> Any:
         """Run the parent's `generate`, which finds the features of frames among those of images."""
-        prompt, cache = arguments.get("compressed_prompt"), arguments.get(CACHE)
-        ids = arguments.get("input_ids") if prompt is None else prompt.ids
+        ids, cache = arguments.get("input_ids"), arguments.get(CACHE)
         num_cached = 0 if cache is None else int(cache.get_seq_length())
         joined = self.model.joined_features(None if ids is None else ids[:, num_cached:], arguments)
-        if prompt is not None:
-            ids = prompt.ids.masked_fill(prompt.ids == self.model.video_id, self.config.image_token_id)
-            arguments["compressed_prompt"] = replace(prompt, ids=ids)
+        if ids is not None:
+            arguments["input_ids"] = ids.masked_fill(ids == self.model.video_id, self.config.image_token_id)
         if joined:
             # An entry for each token, since the parent repeats those of a prompt for its beams.
             image = joined["mm_encoder_outputs"]["image"]
@@ -143,6 +138,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
 
     video_arguments = VIDEO_ARGUMENTS
     parent_knows_videos = False
+    frames_stand_apart = True
     marks_class: type[FrameMarks]  # how the processor marks frames
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -177,9 +173,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         prompts = input_ids.reshape(-1, input_ids.shape[-1]).tolist()
         return [list(marks.videos_of(prompt, of_frame, self.config.image_token_id)) for prompt in prompts]
 
-    def with_videos(
-        self, inputs: dict[str, Any], settings: CompressionSettings, has_whole_conversation: bool = False
-    ) -> dict[str, Any]:
+    def with_videos(self, inputs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
         """Return the arguments of a call with the frames of `pixel_values` in `pixel_values_videos`.
 
         They stay where they are if the parent answers the call from the start. So it encodes frames and images
@@ -192,15 +186,14 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         input_ids, pixels, cache = (inputs.get(name) for name in ("input_ids", "pixel_values", CACHE))
         encoded = inputs.get("mm_encoder_outputs") or {}
         given = [inputs.get("pixel_values_videos"), encoded.get("video")]
-        is_answered = any(each is not None for each in given) or isinstance(encoded.get("image"), FramesAndImages)
-        if is_answered:
-            return inputs
-        if input_ids is None:
-            if pixels is not None and settings.may_drop:
-                raise ValueError(
-                    "`inputs_embeds` cannot be passed with `pixel_values`, which may hold frames of videos: these are "
-                    "found by the tokens before them. Pass `input_ids`, or `retention_ratio=1.0` without a budget."
-                )
+        has_videos = any(each is not None for each in given)
+        if input_ids is None and settings.may_drop and (has_videos or pixels is not None):
+            raise ValueError(
+                "`inputs_embeds` cannot be passed with frames of videos, or with `pixel_values`, which may hold some: "
+                "frames are found by the tokens before them. Pass `input_ids`, or `retention_ratio=1.0` without a "
+                "budget."
+            )
+        if has_videos or input_ids is None or isinstance(encoded.get("image"), FramesAndImages):
             return inputs
         is_first = cache is None or cache.get_seq_length() == 0
         if (pixels is None and encoded.get("image") is None) or (is_first and not settings.may_drop):
@@ -214,9 +207,6 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
                 f"them: `image_token_id` {self.config.image_token_id} is none of a released one. Load it with "
                 "`vidcom2.load`, or call `model.config.read_tokenizer(processor.tokenizer)`."
             )
-        if has_whole_conversation and not is_first:
-            known = CachedPrompt.of(cache, len(input_ids), input_ids.device)
-            input_ids = input_ids[:, known.prompt_length :]
         videos_of_prompts = self._videos_of(input_ids)
         lengths = [len(video) for videos in videos_of_prompts for video in videos]
         if not lengths:
@@ -249,6 +239,23 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
             | {"num_frames": torch.tensor(lengths, device=pixels.device)}
         )
 
+    def with_token_types(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments without types, which the parent does not take."""
+        return without_token_types(inputs)
+
+    def _with_all_features(self, inputs: dict[str, Any], overrides: dict[str, Any], encode: Encode) -> dict[str, Any]:
+        """Return a call's arguments as in `VidCom2ModelMixin`. If no token can be dropped, frames are still among
+        images, and are encoded with them. The features are marked as such, since the steps of `generate` do not know
+        the ratio of the call."""
+        inputs = super()._with_all_features(inputs, overrides, encode)
+        if inputs.get("pixel_values") is None or inputs.get("mm_encoder_outputs"):
+            return inputs
+        if self.config.compression_settings(**overrides).may_drop:
+            return inputs
+        image = self._encode(self.get_image_features, inputs)
+        encoded = {"image": FramesAndImages(pooler_output=image.pooler_output)}
+        return without(inputs, ("pixel_values",)) | {"mm_encoder_outputs": encoded}
+
     def tiles_of(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
         """Return a call's arguments for the pixels of images and frames, with a row for each tile, as the prompt shows
         them."""
@@ -271,6 +278,19 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
             ValueError: if it cannot take them.
         """
         return {"pixel_values_videos": frames["pixel_values"]}
+
+    def kinds_of(self, tokens: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """Return what each new token stands for. This project's processor says in `mm_token_type_ids` what is a
+        frame's."""
+        if inputs.get(NUM_KEPT) is None:
+            return super().kinds_of(tokens, inputs)
+        types = inputs.get("mm_token_type_ids")
+        if types is None:
+            raise ValueError(
+                "`mm_token_type_ids` is missing, which says which placeholders are those of frames. Pass it as the "
+                "processor returned it."
+            )
+        return types[:, -tokens.shape[1] :].to(torch.int32)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Encoding
@@ -323,19 +343,6 @@ class FrameImagesGenerationMixin(VidCom2GenerationMixin, HeadOfVideosAsImages):
     ) -> VidCom2VideoFeatures:
         """Return what the inner model does."""
         return self.model.get_video_features(pixel_values_videos=pixel_values_videos, num_frames=num_frames, **kwargs)
-
-    def _with_all_features(self, kwargs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
-        """Return the arguments as in `VidCom2GenerationMixin`. If no token can be dropped, frames are still among
-        images, and are encoded with them. The features are marked as such, since the `forward` of each step does not
-        know the ratio of the call."""
-        kwargs = super()._with_all_features(kwargs, call)
-        if call.settings.may_drop or kwargs.get("pixel_values") is None or kwargs.get("mm_encoder_outputs"):
-            return kwargs
-        image = self.model._encode(self.model.get_image_features, kwargs)
-        encoded = {"image": FramesAndImages(pooler_output=image.pooler_output)}
-        return {name: value for name, value in kwargs.items() if name != "pixel_values"} | {
-            "mm_encoder_outputs": encoded
-        }
 
 
 def lengths_of(pixel_values_videos: Tensor, num_frames: Tensor | None) -> list[int]:

@@ -20,16 +20,17 @@ from ..encoding.video_features import (
 )
 from ..hosting.in_transformers import CACHE, check_patches, with_cache_name
 from ..methods.compression import VideoTokens
-from ..prompt.call_description import CHUNKS_FEATURES
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.conversation_cache import take
 from ..prompt.prompt_compression import VidCom2ModelMixin
+from ..prompt.refusals import CHUNKS_FEATURES
 
 Grid = tuple[int, int, int]  # frames, and rows and columns of patches
 
 
 class GemmaVideosMixin(VidCom2ModelMixin):
     """The video part of Gemma's inner models."""
+
+    frames_stand_apart = True
 
     # -----------------------------------------------------------------------------------------------------------------
     # What a family overrides
@@ -59,14 +60,6 @@ class GemmaVideosMixin(VidCom2ModelMixin):
         num_new = new.shape[1]
         check_types_on_cache(types[:, -num_new:], cache)
         return inputs | {"mm_token_type_ids": types_with_cached(types, cache, num_new)}
-
-    def short_token_types(self, new: dict[str, Any], positions: Tensor, num_cached: int) -> dict[str, Tensor]:
-        """Return the types of a prompt's tokens at some positions, behind those of the cached ones."""
-        types = self._types(new)
-        if types is None:
-            return {}
-        short = take(types_of_new(types, new["input_ids"].shape[1]), positions, 0)
-        return {"mm_token_type_ids": nn.functional.pad(short, (num_cached, 0))}
 
     def encode_videos(
         self,

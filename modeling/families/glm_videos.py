@@ -10,7 +10,7 @@ from transformers import GenerationMixin
 
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import IMAGE, MARK, VIDEO
-from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
+from .qwen_videos import QwenVideoModelMixin
 
 
 class GlmVideoModelMixin(QwenVideoModelMixin):
@@ -47,7 +47,7 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
             ValueError: if their numbers do not fit the features.
         """
         if input_ids is None:
-            return super().get_placeholder_mask(None, inputs_embeds, image_features, video_features)
+            input_ids = self.ids_like(inputs_embeds)
         image, other = self.config.image_token_id, self.config.video_token_id
         kinds = self.kinds(input_ids)
         of_images, of_videos = self.distinct_ids(input_ids, kinds), torch.where(kinds == VIDEO, image, other)
@@ -59,8 +59,6 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
 
 class GlmGenerationMixin(VidCom2GenerationMixin):
     """`VidCom2GenerationMixin` for GLM's classes with a head."""
-
-    output_class = VidCom2QwenCausalLMOutputWithPast
 
     def _expand_multimodal_outputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Repeat the features of images and videos for beams, as in the other families.

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionCausalLMOutputWithPast
 
 from ...configuration.compression_settings import CompressionSettings
 from ..encoding.video_features import (
@@ -23,18 +22,6 @@ from ..encoding.video_features import (
 from ..hosting.in_transformers import check_frame_size
 from ..methods.compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
-
-
-@dataclass
-class VidCom2LlavaOnevisionCausalLMOutputWithPast(LlavaOnevisionCausalLMOutputWithPast):
-    """The parent's output over the compressed prompt.
-
-    Attributes:
-        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
-            None if nothing was compressed.
-    """
-
-    prompt_positions: torch.LongTensor | None = None
 
 
 @dataclass(frozen=True)

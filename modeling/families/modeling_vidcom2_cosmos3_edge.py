@@ -7,7 +7,7 @@ from transformers import Cosmos3EdgeForConditionalGeneration, Cosmos3EdgeModel
 
 from ...configuration.configuration_vidcom2_cosmos3_edge import VidCom2Cosmos3EdgeConfig
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
+from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Cosmos3EdgeModel(QwenVideoModelMixin, Cosmos3EdgeModel):
@@ -37,4 +37,3 @@ class VidCom2Cosmos3EdgeForConditionalGeneration(VidCom2GenerationMixin, Cosmos3
 
     config: VidCom2Cosmos3EdgeConfig
     inner_class = VidCom2Cosmos3EdgeModel
-    output_class = VidCom2QwenCausalLMOutputWithPast

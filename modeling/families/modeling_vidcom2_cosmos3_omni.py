@@ -8,7 +8,7 @@ from transformers.models.cosmos3_omni.modeling_cosmos3_omni import Cosmos3OmniMo
 
 from ...configuration.configuration_vidcom2_cosmos3_omni import VidCom2Cosmos3OmniConfig
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
+from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Cosmos3OmniModel(QwenVideoModelMixin, Cosmos3OmniModel):
@@ -29,4 +29,3 @@ class VidCom2Cosmos3OmniForConditionalGeneration(VidCom2GenerationMixin, Cosmos3
 
     config: VidCom2Cosmos3OmniConfig
     inner_class = VidCom2Cosmos3OmniModel
-    output_class = VidCom2QwenCausalLMOutputWithPast

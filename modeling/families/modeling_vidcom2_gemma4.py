@@ -3,26 +3,10 @@
 What the family shares with others is in `gemma_videos.py`.
 """
 
-from dataclasses import dataclass
-
-import torch
 from transformers import Gemma4ForConditionalGeneration, Gemma4Model
-from transformers.models.gemma4.modeling_gemma4 import Gemma4CausalLMOutputWithPast
 
 from ...configuration.configuration_vidcom2_gemma4 import VidCom2Gemma4Config
 from .gemma_videos import GemmaGenerationMixin, GemmaVideosMixin
-
-
-@dataclass
-class VidCom2Gemma4CausalLMOutputWithPast(Gemma4CausalLMOutputWithPast):
-    """The parent's output over the compressed prompt.
-
-    Attributes:
-        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
-            None if nothing was compressed.
-    """
-
-    prompt_positions: torch.LongTensor | None = None
 
 
 class VidCom2Gemma4Model(GemmaVideosMixin, Gemma4Model):
@@ -59,4 +43,3 @@ class VidCom2Gemma4ForConditionalGeneration(GemmaGenerationMixin, Gemma4ForCondi
 
     config: VidCom2Gemma4Config
     inner_class = VidCom2Gemma4Model
-    output_class = VidCom2Gemma4CausalLMOutputWithPast

@@ -3,26 +3,10 @@
 What the family shares with others is in `gemma_videos.py`.
 """
 
-from dataclasses import dataclass
-
-import torch
 from transformers import Gemma4UnifiedForConditionalGeneration, Gemma4UnifiedModel
-from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedCausalLMOutputWithPast
 
 from ...configuration.configuration_vidcom2_gemma4_unified import VidCom2Gemma4UnifiedConfig
 from .gemma_videos import GemmaGenerationMixin, GemmaVideosMixin
-
-
-@dataclass
-class VidCom2Gemma4UnifiedCausalLMOutputWithPast(Gemma4UnifiedCausalLMOutputWithPast):
-    """The parent's output over the compressed prompt.
-
-    Attributes:
-        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
-            None if nothing was compressed.
-    """
-
-    prompt_positions: torch.LongTensor | None = None
 
 
 class VidCom2Gemma4UnifiedModel(GemmaVideosMixin, Gemma4UnifiedModel):
@@ -60,4 +44,3 @@ class VidCom2Gemma4UnifiedForConditionalGeneration(GemmaGenerationMixin, Gemma4U
 
     config: VidCom2Gemma4UnifiedConfig
     inner_class = VidCom2Gemma4UnifiedModel
-    output_class = VidCom2Gemma4UnifiedCausalLMOutputWithPast

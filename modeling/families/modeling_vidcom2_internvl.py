@@ -3,27 +3,11 @@
 What the family shares with others is in `frame_images.py`.
 """
 
-from dataclasses import dataclass
-
-import torch
 from transformers import InternVLForConditionalGeneration, InternVLModel
-from transformers.models.internvl.modeling_internvl import InternVLCausalLMOutputWithPast
 
 from ...configuration.configuration_vidcom2_internvl import VidCom2InternVLConfig
 from .frame_images import FrameImagesGenerationMixin, FrameImagesModelMixin
 from .frame_marks import NumberedFrames
-
-
-@dataclass
-class VidCom2InternVLCausalLMOutputWithPast(InternVLCausalLMOutputWithPast):
-    """The parent's output over the compressed prompt.
-
-    Attributes:
-        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
-            None if nothing was compressed.
-    """
-
-    prompt_positions: torch.LongTensor | None = None
 
 
 class VidCom2InternVLModel(FrameImagesModelMixin, InternVLModel):
@@ -54,4 +38,3 @@ class VidCom2InternVLForConditionalGeneration(FrameImagesGenerationMixin, Intern
 
     config: VidCom2InternVLConfig
     inner_class = VidCom2InternVLModel
-    output_class = VidCom2InternVLCausalLMOutputWithPast

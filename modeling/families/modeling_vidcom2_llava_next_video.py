@@ -4,31 +4,17 @@ What the family shares with others is in `llava_videos.py`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LlavaNextVideoForConditionalGeneration, LlavaNextVideoModel
-from transformers.models.llava_next_video.modeling_llava_next_video import LlavaNextVideoCausalLMOutputWithPast
 
 from ...configuration.configuration_vidcom2_llava_next_video import VidCom2LlavaNextVideoConfig
 from ..encoding.video_features import ParentFeatures
 from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .llava_videos import LlavaVideosMixin, VideoLayout
-
-
-@dataclass
-class VidCom2LlavaNextVideoCausalLMOutputWithPast(LlavaNextVideoCausalLMOutputWithPast):
-    """The parent's output over the compressed prompt.
-
-    Attributes:
-        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
-            None if nothing was compressed.
-    """
-
-    prompt_positions: torch.LongTensor | None = None
 
 
 class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
@@ -103,4 +89,3 @@ class VidCom2LlavaNextVideoForConditionalGeneration(VidCom2GenerationMixin, Llav
 
     config: VidCom2LlavaNextVideoConfig
     inner_class = VidCom2LlavaNextVideoModel
-    output_class = VidCom2LlavaNextVideoCausalLMOutputWithPast

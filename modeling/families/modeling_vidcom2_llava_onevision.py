@@ -10,7 +10,7 @@ from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionM
 
 from ...configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .llava_videos import LlavaVideosMixin, VidCom2LlavaOnevisionCausalLMOutputWithPast, VideoLayout
+from .llava_videos import LlavaVideosMixin, VideoLayout
 
 
 class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
@@ -46,4 +46,3 @@ class VidCom2LlavaOnevisionForConditionalGeneration(VidCom2GenerationMixin, Llav
 
     config: VidCom2LlavaOnevisionConfig
     inner_class = VidCom2LlavaOnevisionModel
-    output_class = VidCom2LlavaOnevisionCausalLMOutputWithPast

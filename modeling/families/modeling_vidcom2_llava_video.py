@@ -16,7 +16,7 @@ from transformers.utils.generic import can_return_tuple
 from ...configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
 from ...configuration.vidcom2_llava_video_pooling import pooled_side
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .llava_videos import LlavaVideosMixin, VidCom2LlavaOnevisionCausalLMOutputWithPast, VideoLayout
+from .llava_videos import LlavaVideosMixin, VideoLayout
 
 
 def pooled_rows(
@@ -156,4 +156,3 @@ class VidCom2LlavaVideoForConditionalGeneration(VidCom2GenerationMixin, LlavaVid
 
     config: VidCom2LlavaVideoConfig
     inner_class = VidCom2LlavaVideoModel
-    output_class = VidCom2LlavaOnevisionCausalLMOutputWithPast

@@ -4,7 +4,6 @@ What the family shares with others is in `packed_frames.py`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -15,25 +14,11 @@ from transformers import MiniCPMV4_6ForConditionalGeneration, MiniCPMV4_6Model
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6Config
 from ..encoding.video_features import ParentFeatures, Run, VidCom2VideoFeatures, encode_in_chunks, plan_frames
-from ..hosting.in_transformers import CACHE, CausalLMOutputWithPast
-from ..methods.compression import VideoTokens
+from ..methods.compression import VideoCompression, VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.conversation_cache import CachedPrompt
 from ..prompt.prompt_compression import VidCom2ModelMixin
 from .linear_attention import LinearAttentionMixin
 from .packed_frames import LAYOUT, PackedVideo, VideosByTile, layout_of, videos_in
-
-
-@dataclass
-class VidCom2MiniCPMV4_6CausalLMOutputWithPast(CausalLMOutputWithPast):
-    """The parent's output over the compressed prompt.
-
-    Attributes:
-        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
-            None if nothing was compressed.
-    """
-
-    prompt_positions: torch.LongTensor | None = None
 
 
 class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model):
@@ -52,9 +37,15 @@ class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByT
     config: VidCom2MiniCPMV4_6Config
     video_arguments = LAYOUT
 
-    def with_videos(
-        self, inputs: dict[str, Any], settings: CompressionSettings, has_whole_conversation: bool = False
-    ) -> dict[str, Any]:
+    def group_sizes(self, compressions: Sequence[VideoCompression], inputs: dict[str, Any]) -> Sequence[Sequence[int]]:
+        """Return how many placeholders each tile of each video has, one after the other."""
+        sizes = inputs["target_sizes_videos"].tolist()
+        of_tiles = iter(rows * columns // self._side(inputs.get("downsample_mode")) ** 2 for rows, columns in sizes)
+        tiles = iter(inputs["num_patches_per_frame"].tolist())
+        numbers = [sum(next(tiles) for _ in each.frame_budgets) for each in compressions]
+        return [[next(of_tiles) for _ in range(number)] for number in numbers]
+
+    def with_videos(self, inputs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
         """Return the arguments of a call with the numbers of frames and tiles, as the prompts show them.
 
         If no token may be dropped, they are not needed. Pixels that were joined as rows, as Transformers' pipelines do,
@@ -63,7 +54,7 @@ class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByT
         Raises:
             ValueError: if the prompts do not hold as many tiles as there are pixels of.
         """
-        input_ids, sizes, cache = (inputs.get(each) for each in ("input_ids", "target_sizes_videos", CACHE))
+        input_ids, sizes = (inputs.get(each) for each in ("input_ids", "target_sizes_videos"))
         is_known = inputs.get("num_frames_per_video") is not None
         pixels = inputs.get("pixel_values_videos")
         if isinstance(pixels, Tensor) and pixels.ndim == 4 and len(pixels) > 1:
@@ -72,8 +63,6 @@ class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByT
             return inputs
         if not settings.may_drop:
             return inputs
-        if has_whole_conversation and cache is not None and cache.get_seq_length() > 0:
-            input_ids = input_ids[:, CachedPrompt.of(cache, len(input_ids), input_ids.device).prompt_length :]
         placeholder = self.config.video_token_id
         videos = list(chain.from_iterable(videos_in(prompt, placeholder) for prompt in input_ids.tolist()))
         tiles = list(chain.from_iterable(videos))
@@ -227,7 +216,6 @@ class VidCom2MiniCPMV4_6ForConditionalGeneration(VidCom2GenerationMixin, MiniCPM
 
     config: VidCom2MiniCPMV4_6Config
     inner_class = VidCom2MiniCPMV4_6Model
-    output_class = VidCom2MiniCPMV4_6CausalLMOutputWithPast
 
     def get_video_features(
         self,

@@ -10,7 +10,6 @@ from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni as stock
 
 from ...configuration.configuration_vidcom2_qwen2_5_omni_thinker import VidCom2Qwen2_5OmniThinkerConfig
 from .qwen_sound import QwenSoundGenerationMixin, QwenSoundModelMixin
-from .qwen_videos import VidCom2QwenCausalLMOutputWithPast
 
 if TYPE_CHECKING:
     from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniThinkerModel
@@ -48,4 +47,3 @@ class VidCom2Qwen2_5OmniThinkerForConditionalGeneration(
 
     config: VidCom2Qwen2_5OmniThinkerConfig
     inner_class = VidCom2Qwen2_5OmniThinkerModel
-    output_class = VidCom2QwenCausalLMOutputWithPast

@@ -7,7 +7,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLModel
 
 from ...configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
+from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
@@ -36,4 +36,3 @@ class VidCom2Qwen2_5_VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2_5_
 
     config: VidCom2Qwen2_5_VLConfig
     inner_class = VidCom2Qwen2_5_VLModel
-    output_class = VidCom2QwenCausalLMOutputWithPast

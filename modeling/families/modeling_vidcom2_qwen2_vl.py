@@ -7,7 +7,7 @@ from transformers import Qwen2VLForConditionalGeneration, Qwen2VLModel
 
 from ...configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
+from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Qwen2VLModel(QwenVideoModelMixin, Qwen2VLModel):
@@ -35,4 +35,3 @@ class VidCom2Qwen2VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2VLForC
 
     config: VidCom2Qwen2VLConfig
     inner_class = VidCom2Qwen2VLModel
-    output_class = VidCom2QwenCausalLMOutputWithPast

@@ -10,7 +10,7 @@ from transformers import Qwen3_5ForConditionalGeneration, Qwen3_5Model
 from ...configuration.configuration_vidcom2_qwen3_5 import VidCom2Qwen3_5Config
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .linear_attention import LinearAttentionMixin
-from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
+from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Qwen3_5Model(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5Model):
@@ -44,4 +44,3 @@ class VidCom2Qwen3_5ForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5ForC
     inner_class = VidCom2Qwen3_5Model
     # Transformers 5.19 lists text alone, and for beams repeats single patches where the whole image or video is needed.
     input_modalities: Any = ("image", "video", "text")
-    output_class = VidCom2QwenCausalLMOutputWithPast

@@ -6,10 +6,9 @@ What the family shares with others is in `qwen_videos.py`.
 from typing import Any
 
 from transformers import Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeModel
-from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import load_balancing_loss_func
 
 from ...configuration.configuration_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeConfig
-from ..prompt.mixture_of_experts import MixtureOfExpertsMixin
+from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .linear_attention import LinearAttentionMixin
 from .qwen_videos import QwenVideoModelMixin
 
@@ -24,7 +23,7 @@ class VidCom2Qwen3_5MoeModel(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5M
     frames_stand_apart = True
 
 
-class VidCom2Qwen3_5MoeForConditionalGeneration(MixtureOfExpertsMixin, Qwen3_5MoeForConditionalGeneration):
+class VidCom2Qwen3_5MoeForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5MoeForConditionalGeneration):
     """Qwen3.5-MoE that keeps only the distinctive tokens of each video. Weights and processor stay the same.
 
     Modifications: those of `VidCom2Qwen3_5ForConditionalGeneration`, and
@@ -35,4 +34,3 @@ class VidCom2Qwen3_5MoeForConditionalGeneration(MixtureOfExpertsMixin, Qwen3_5Mo
     config: VidCom2Qwen3_5MoeConfig
     inner_class = VidCom2Qwen3_5MoeModel
     input_modalities: Any = ("image", "video", "text")
-    load_balancing_loss = staticmethod(load_balancing_loss_func)

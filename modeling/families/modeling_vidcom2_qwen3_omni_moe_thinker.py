@@ -9,7 +9,6 @@ from transformers import Qwen3OmniMoeThinkerForConditionalGeneration, Qwen3VLMoe
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as stock
 
 from ...configuration.configuration_vidcom2_qwen3_omni_moe_thinker import VidCom2Qwen3OmniMoeThinkerConfig
-from ..prompt.mixture_of_experts import MixtureOfExpertsMixin
 from .qwen_sound import QwenSoundGenerationMixin, QwenSoundModelMixin
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class VidCom2Qwen3OmniMoeThinkerModel(QwenSoundModelMixin, Qwen3OmniMoeThinkerMo
 
 
 class VidCom2Qwen3OmniMoeThinkerForConditionalGeneration(
-    QwenSoundGenerationMixin, MixtureOfExpertsMixin, Qwen3OmniMoeThinkerForConditionalGeneration
+    QwenSoundGenerationMixin, Qwen3OmniMoeThinkerForConditionalGeneration
 ):
     """Qwen3-Omni's thinker that keeps only the distinctive tokens of each video. Weights and processor stay the same.
 
@@ -40,4 +39,3 @@ class VidCom2Qwen3OmniMoeThinkerForConditionalGeneration(
 
     config: VidCom2Qwen3OmniMoeThinkerConfig
     inner_class = VidCom2Qwen3OmniMoeThinkerModel
-    load_balancing_loss = staticmethod(stock.load_balancing_loss_func)

@@ -7,7 +7,7 @@ from transformers import Qwen3VLForConditionalGeneration, Qwen3VLModel
 
 from ...configuration.configuration_vidcom2_qwen3_vl import VidCom2Qwen3VLConfig
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
+from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Qwen3VLModel(QwenVideoModelMixin, Qwen3VLModel):
@@ -38,4 +38,3 @@ class VidCom2Qwen3VLForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLForC
 
     config: VidCom2Qwen3VLConfig
     inner_class = VidCom2Qwen3VLModel
-    output_class = VidCom2QwenCausalLMOutputWithPast

@@ -4,10 +4,9 @@ What the family shares with others is in `qwen_videos.py`.
 """
 
 from transformers import Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeModel
-from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import load_balancing_loss_func
 
 from ...configuration.configuration_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeConfig
-from ..prompt.mixture_of_experts import MixtureOfExpertsMixin
+from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .qwen_videos import QwenVideoModelMixin
 
 
@@ -21,7 +20,7 @@ class VidCom2Qwen3VLMoeModel(QwenVideoModelMixin, Qwen3VLMoeModel):
     frames_stand_apart = True
 
 
-class VidCom2Qwen3VLMoeForConditionalGeneration(MixtureOfExpertsMixin, Qwen3VLMoeForConditionalGeneration):
+class VidCom2Qwen3VLMoeForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLMoeForConditionalGeneration):
     """Qwen3-VL-MoE that keeps only the distinctive tokens of each video. Weights and processor stay the same.
 
     Modifications: those of `VidCom2Qwen3VLForConditionalGeneration`, and
@@ -31,4 +30,3 @@ class VidCom2Qwen3VLMoeForConditionalGeneration(MixtureOfExpertsMixin, Qwen3VLMo
 
     config: VidCom2Qwen3VLMoeConfig
     inner_class = VidCom2Qwen3VLMoeModel
-    load_balancing_loss = staticmethod(load_balancing_loss_func)

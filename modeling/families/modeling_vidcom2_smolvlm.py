@@ -3,29 +3,14 @@
 What the family shares with others is in `frame_images.py`.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import SmolVLMForConditionalGeneration, SmolVLMModel
-from transformers.models.smolvlm.modeling_smolvlm import SmolVLMCausalLMOutputWithPast
 
 from ...configuration.configuration_vidcom2_smolvlm import VidCom2SmolVLMConfig
 from .frame_images import FrameImagesGenerationMixin, FrameImagesModelMixin
 from .frame_marks import TimedFrames
-
-
-@dataclass
-class VidCom2SmolVLMCausalLMOutputWithPast(SmolVLMCausalLMOutputWithPast):
-    """The parent's output over the compressed prompt.
-
-    Attributes:
-        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
-            None if nothing was compressed.
-    """
-
-    prompt_positions: torch.LongTensor | None = None
 
 
 class VidCom2SmolVLMModel(FrameImagesModelMixin, SmolVLMModel):
@@ -90,4 +75,3 @@ class VidCom2SmolVLMForConditionalGeneration(FrameImagesGenerationMixin, SmolVLM
 
     config: VidCom2SmolVLMConfig
     inner_class = VidCom2SmolVLMModel
-    output_class = VidCom2SmolVLMCausalLMOutputWithPast

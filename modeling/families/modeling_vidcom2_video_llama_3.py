@@ -4,13 +4,11 @@ What all families share is in `prompt_compression.py` and `compressed_generation
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import VideoLlama3ForConditionalGeneration, VideoLlama3Model
-from transformers.models.video_llama_3.modeling_video_llama_3 import VideoLlama3CausalLMOutputWithPast
 
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_video_llama_3 import VidCom2VideoLlama3Config
@@ -30,18 +28,6 @@ from ..prompt.prompt_compression import VidCom2ModelMixin
 Grid = tuple[int, int, int, int]  # frames, rows and columns of patches, and how many rows and columns make a token
 
 
-@dataclass
-class VidCom2VideoLlama3CausalLMOutputWithPast(VideoLlama3CausalLMOutputWithPast):
-    """The parent's output over the compressed prompt.
-
-    Attributes:
-        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
-            None if nothing was compressed.
-    """
-
-    prompt_positions: torch.LongTensor | None = None
-
-
 class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
     """VideoLLaMA3 without its head. The language model runs on the compressed prompt.
 
@@ -56,6 +42,7 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
     """
 
     config: VidCom2VideoLlama3Config
+    frames_stand_apart = True
     video_arguments = ("video_compression_mask",)
 
     def encode_videos(
@@ -201,7 +188,6 @@ class VidCom2VideoLlama3ForConditionalGeneration(VidCom2GenerationMixin, VideoLl
 
     config: VidCom2VideoLlama3Config
     inner_class = VidCom2VideoLlama3Model
-    output_class = VidCom2VideoLlama3CausalLMOutputWithPast
 
     def get_video_features(
         self,

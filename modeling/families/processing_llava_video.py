@@ -9,7 +9,13 @@ from transformers.processing_utils import MultiModalData, ProcessingKwargs, Vide
 from transformers.utils import logging
 
 from ...configuration.saved_with_code import SavedWithCode
-from ...configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, checked_choice, tokens_per_frame
+from ...configuration.vidcom2_llava_video_pooling import (
+    SPATIAL_POOL_MODES,
+    checked_choice,
+    pooled_side,
+    tokens_per_frame,
+)
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 logger = logging.get_logger(__name__)
 
@@ -41,8 +47,8 @@ def time_instruction(seconds: Sequence[float], duration: float) -> str:
     return TIME_INSTRUCTION.format(duration=duration, num_frames=len(seconds), times=times)
 
 
-class LlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
-    """Tokenizer, image and video processor of `VidCom2LlavaVideoForConditionalGeneration`.
+class UncompressedLlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
+    """Tokenizer, image and video processor of the uncompressed LLaVA-Video, with a placeholder for every token.
 
     Modifications:
         - `<video>` becomes num_frames · side · (side + 1) placeholders, one per token and one per newline of a row.
@@ -146,3 +152,11 @@ class LlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
         if video_sizes is not None:
             data.num_video_tokens = [self._num_video_tokens(num_frames) for num_frames, _, _ in video_sizes]
         return data
+
+
+class LlavaVideoProcessor(VidCom2ProcessorMixin, UncompressedLlavaVideoProcessor):
+    """Tokenizer, image and video processor of `VidCom2LlavaVideoForConditionalGeneration`, which write a placeholder
+    for each video token that stays, and for all newlines."""
+
+    def num_structure(self, num_placeholders: int, num_frames: int) -> int:
+        return num_frames * pooled_side(math.isqrt(cast(int, self.num_image_tokens)), self.spatial_pool_mode)

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ..encoding.video_features import ParentFeatures
 from ..hosting.in_transformers import is_2d
-from ..methods.compression import VideoTokens
+from ..methods.compression import VideoCompression, VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .qwen_videos import GRIDS, QwenVideoModelMixin
+from .qwen_videos import QwenVideoModelMixin
 
 SOUND = ("input_features", "feature_attention_mask")  # They have an entry for each sound.
 
@@ -18,28 +18,34 @@ SOUND = ("input_features", "feature_attention_mask")  # They have an entry for e
 class QwenSoundModelMixin(QwenVideoModelMixin):
     """`QwenVideoModelMixin` for a parent that also hears. Sound stays whole, and has a part in the positions."""
 
+    video_arguments = ("video_group_sizes",)
+
     def encode_videos(
-        self, pixel_values_videos: Tensor, *, video_second_per_grid: Any = None, **kwargs: Any
+        self,
+        pixel_values_videos: Tensor,
+        *,
+        video_second_per_grid: Any = None,
+        video_group_sizes: Any = None,
+        **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode the patches of all videos, as in `QwenVideoModelMixin`. The tower does not read the times of frames,
-        which callers may pass with the videos."""
+        """Encode the patches of all videos, as in `QwenVideoModelMixin`. The tower does not read the times of frames
+        and the sizes of groups, which callers may pass with the videos."""
         return super().encode_videos(pixel_values_videos, **kwargs)
 
-    def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-        """Return the parent's positions (3, B, L) and `rope_deltas` (B, 1), also for text alone if it has a mask.
+    def group_sizes(self, compressions: Sequence[VideoCompression], inputs: dict[str, Any]) -> Sequence[Sequence[int]]:
+        """Return how many placeholders of a video stand between its sounds, as the processor counted them."""
+        given = inputs.get("video_group_sizes")
+        if given is None:
+            return super().group_sizes(compressions, inputs)
+        return [[size for size in sizes if size] for sizes in given.tolist()]
 
-        Without a mask, the parent's `forward` numbers the tokens of images and videos like text. Here they get the
-        positions that a mask of ones gives them, as in `generate`.
-        """
-        input_ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
-        is_ready = inputs.get("inputs_embeds") is not None  # what the placeholders stand for may be in them already
-        if input_ids is None or (is_ready and all(inputs.get(name) is None for name in (*GRIDS, *SOUND))):
-            return None, None
-        if not is_2d(mask):
-            if not (input_ids == self.config.vision_start_token_id).any():
-                return None, None
-            mask = torch.ones_like(input_ids)
-        return self.rope_index(input_ids, mask, inputs)
+    def has_positions_of_its_own(self, inputs: dict[str, Any]) -> bool:
+        """Whether new tokens have other positions than their order: those of images, videos and sound have, and those
+        of padded text, whose padding the parent does not count."""
+        is_masked = is_2d(inputs.get("attention_mask"))
+        return (
+            super().has_positions_of_its_own(inputs) or is_masked or any(inputs.get(name) is not None for name in SOUND)
+        )
 
     def rope_index(self, input_ids: Tensor, mask: Tensor, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return what `QwenVideoModelMixin` does. The parent finds images, videos and sound by the marks before them.

@@ -4,7 +4,6 @@ are in one tensor.
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -21,27 +20,13 @@ from ..encoding.video_features import (
     frames_of_runs,
     plan_frames,
 )
-from ..hosting.in_transformers import CausalLMOutputWithPast, check_patches, is_2d
+from ..hosting.in_transformers import check_patches
 from ..methods.compression import VideoTokens
 from ..prompt.prompt_compression import IMAGE, VIDEO, VidCom2ModelMixin
 
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
 # Positions follow from these arguments, which have an entry for each image or video.
 SIZES_AND_TIMES = GRIDS | {"second_per_grid_ts": VIDEO}
-
-
-@dataclass
-class VidCom2QwenCausalLMOutputWithPast(CausalLMOutputWithPast):
-    """The parent's output over the compressed prompt.
-
-    Attributes:
-        rope_deltas: a field of the parent's output in older Transformers versions.
-        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
-            None if nothing was compressed.
-    """
-
-    rope_deltas: torch.LongTensor | None = None
-    prompt_positions: torch.LongTensor | None = None
 
 
 class QwenVideoModelMixin(VidCom2ModelMixin):
@@ -52,7 +37,6 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
     """
 
     uses_mrope = True
-    frames_stand_apart = False  # Whether each frame has its own group of placeholders in the prompt, behind its time.
 
     def encode_videos(
         self,
@@ -134,17 +118,6 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
         ids, mask = (nn.functional.pad(new[name], (0, 1), value=1) for name in ("input_ids", "attention_mask"))
         positions, _ = self.rope_index(ids, mask, new)
         return positions[..., :-1] + start, positions[0, :, -1:] + start
-
-    def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-        """Return the parent's positions (3, B, L), and the offset (B, 1) of a text token after them; both None for a
-        prompt of text alone."""
-        input_ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
-        if input_ids is None or all(inputs.get(name) is None for name in GRIDS):
-            return None, None
-        mask = mask[:, -input_ids.shape[1] :] if is_2d(mask) else torch.ones_like(input_ids)
-        num_tokens = mask.long().sum(dim=1, keepdim=True)
-        positions, following = self.rotary_positions({**inputs, "attention_mask": mask}, torch.zeros_like(num_tokens))
-        return positions, following - num_tokens
 
     def rope_index(self, input_ids: Tensor, mask: Tensor, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return the parent's positions (3, B, L) of tokens (B, L), and its `rope_deltas` (B, 1).

@@ -19,7 +19,7 @@ from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_jit_tracing, is_torchdynamo_exporting
 
-from ...configuration.compression_settings import SETTING_NAMES
+from ...configuration.compression_settings import NUM_KEPT, SETTING_NAMES
 from ...configuration.family_config import register_as_video_model
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def _with_signature(method: Callable, parent_method: Callable, video_arguments: 
 
     parameters = list(inspect.signature(parent_method).parameters.values())
     names = [parameter.name for parameter in parameters[1:-1]]  # between `self` and **kwargs
-    added = [*(name for name in video_arguments if name not in names), *SETTING_NAMES]
+    added = [*(name for name in video_arguments if name not in names), NUM_KEPT, *SETTING_NAMES]
     ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in added]
     shown = inspect.Signature([*parameters[:-1], *ours, parameters[-1]])  # the last is **kwargs
     wrapper.__dict__["__signature__"] = shown
@@ -282,6 +282,7 @@ NUMBERS = {
     "video_position_ids": (3, 2),
 }
 TENSORS = (
+    NUM_KEPT,
     "pixel_values_videos",
     "pixel_values",
     "pixel_attention_mask",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -240,7 +240,7 @@ class VideoCompression:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The setting `max_video_tokens`
+# How many tokens stay: `retention_ratio` and `max_video_tokens`
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -256,30 +256,34 @@ class TooFewTokensError(ValueError):
         self.least = least
 
 
-def lowered(settings: CompressionSettings, num_tokens: int) -> CompressionSettings:
-    """Return the settings with which a video of `num_tokens` scored tokens keeps exactly as many as its budget."""
-    assert settings.max_video_tokens is not None
+def keeping(num_kept: int, num_tokens: int, settings: CompressionSettings) -> CompressionSettings:
+    """Return the settings with which a video of `num_tokens` scored tokens keeps exactly `num_kept` of them."""
     rounds = COMPRESSION_METHODS[settings.compression_method].reads("compression_rounding")
     return replace(
         settings,
-        retention_ratio=settings.max_video_tokens / num_tokens,
+        retention_ratio=num_kept / num_tokens,
         compression_rounding="exact" if rounds else settings.compression_rounding,
         max_video_tokens=None,
     )
 
 
-def compress_within_budget(
+Result = TypeVar("Result")
+
+
+def within_budget(
     settings: CompressionSettings,
     num_frames: int,
     tokens_per_frame: int,
-    compress: Callable[[CompressionSettings], VideoCompression],
-) -> VideoCompression:
+    compress: Callable[[CompressionSettings], Result],
+    kept: Callable[[Result], int],
+) -> Result:
     """Compress a video by its ratio, or if that keeps more tokens than the budget, by the lower ratio.
 
     If the number follows from the sizes, the method runs once.
 
     Args:
         compress: compresses the video at the ratio of its argument.
+        kept: returns how many tokens a result of `compress` keeps.
 
     Raises:
         ValueError: if the method keeps more tokens than the budget at the lower ratio too.
@@ -288,25 +292,56 @@ def compress_within_budget(
     if budget is None or num_tokens <= budget:
         return compress(settings)
     method = COMPRESSION_METHODS[settings.compression_method]
-    known = method.kept is not None and method.keeps_by_sizes(settings.compression_rounding)
-    exceeds = known and exact_total(num_frames, tokens_per_frame, settings.retention_ratio) > budget
+    count = method.count if method.keeps_by_sizes(settings.compression_rounding) else None
+    exceeds = count is not None and count(num_frames, tokens_per_frame, settings.retention_ratio) > budget
     if settings.retention_ratio < 1.0 and not exceeds:
-        compression = compress(settings)
-        if len(compression.indices) <= budget:
-            return compression
+        result = compress(settings)
+        if kept(result) <= budget:
+            return result
     try:
-        compression = compress(lowered(settings, num_tokens))
-        kept = len(compression.indices)
+        result = compress(keeping(budget, num_tokens, settings))
+        least = kept(result)
     except TooFewTokensError as error:
-        kept = error.least
+        least = error.least
     else:
-        if kept <= budget:
-            return compression
+        if least <= budget:
+            return result
     raise ValueError(
-        f"`max_video_tokens` is {budget}, but `compression_method={method.name!r}` needs {kept} of the {num_tokens} "
-        f"tokens of this video ({num_frames} frames of {tokens_per_frame}), even at a lower ratio. Pass {kept} or "
+        f"`max_video_tokens` is {budget}, but `compression_method={method.name!r}` needs {least} of the {num_tokens} "
+        f"tokens of this video ({num_frames} frames of {tokens_per_frame}), even at a lower ratio. Pass {least} or "
         "more, fewer frames, or another method."
     )
+
+
+def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_frame: int) -> int:
+    """Return K, how many of a video's T·M tokens stay, from its sizes alone.
+
+    Raises:
+        ValueError: if K is not known before, if the ratio or the budget is too small for the method, or if a user's
+            count returns no number of tokens.
+    """
+    method = COMPRESSION_METHODS[settings.compression_method]
+    function_of("compression_method", method.name)  # which is refused if it is not here
+    by_sizes, count = method.keeps_by_sizes(settings.compression_rounding), method.count
+    if count is None or not by_sizes:
+        remedy = "Register it with `count=...`" if by_sizes else 'Set the rounding to "exact"'
+        raise ValueError(
+            f"`compression_method={method.name!r}` with `compression_rounding={settings.compression_rounding!r}` does "
+            f"not say how many tokens of a video stay before it is encoded, when the prompt is written. {remedy}, or "
+            "write the prompt with the stock processor, and the model shortens it."
+        )
+
+    def at_ratio(of: CompressionSettings) -> int:
+        is_whole = of.retention_ratio == 1.0
+        return num_frames * tokens_per_frame if is_whole else count(num_frames, tokens_per_frame, of.retention_ratio)
+
+    number = within_budget(settings, num_frames, tokens_per_frame, at_ratio, kept=lambda number: number)
+    if not isinstance(number, int) or not 1 <= number <= num_frames * tokens_per_frame:
+        raise ValueError(
+            f"`count` of `compression_method={method.name!r}` is {number!r:.100} for {num_frames} frames of "
+            f"{tokens_per_frame} tokens, but must be an int from 1 to {num_frames * tokens_per_frame}."
+        )
+    return number
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -348,7 +383,8 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
     _check_video_tokens(video.tokens)
     num_frames, tokens_per_frame, _ = video.tokens.shape
     with without_autocast(video.tokens.device.type):
-        compression = compress_within_budget(settings, num_frames, tokens_per_frame, partial(_by_ratio, video))
+        by_ratio = partial(_by_ratio, video)
+        compression = within_budget(settings, num_frames, tokens_per_frame, by_ratio, lambda each: len(each.indices))
     compression = replace(compression, tokens_per_frame=tokens_per_frame, grid=video.grid, layout=video.layout)
     return compression.within(video.in_prompt)
 

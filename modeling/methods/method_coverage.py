@@ -43,7 +43,7 @@ EPSILON = 1e-12  # the least length by which a token is divided
 LEAST_VARIETY = 1e-3  # a video whose tokens are more alike than this shows the same everywhere but for noise
 
 
-@own_method("compression_method", "coverage")
+@own_method("compression_method", "coverage", count=exact_total)
 def coverage(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the tokens that cover the video best."""
     num_frames, tokens_per_frame, _ = video.tokens.shape

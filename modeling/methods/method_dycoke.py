@@ -50,7 +50,27 @@ WINDOW = 4
 COMPARED_WITH = (None, 0, 0, 2)  # For each frame of a window, the earlier frame with which it is compared.
 
 
-@own_method("compression_method", "dycoke")
+def dycoke_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
+    """Return K: ⌊R·T·M⌋.
+
+    Raises:
+        TooFewTokensError: if the first frames of the windows, which stay whole, have more tokens.
+    """
+    total = math.floor(retention_ratio * num_frames * tokens_per_frame + REMAINDER_NOISE)
+    num_whole = math.ceil(num_frames / WINDOW)
+    if total < num_whole * tokens_per_frame:
+        least = math.ceil(num_whole / num_frames * 10**4) / 10**4
+        raise TooFewTokensError(
+            num_whole * tokens_per_frame,
+            f"`retention_ratio` is {retention_ratio}, but must be in [{least:g}, 1] for "
+            f"`compression_method='dycoke'` and this video: the method keeps the first of every {WINDOW} frames whole, "
+            f"here {num_whole} of {num_frames}. Choose a ratio in this range, another number of frames, or another "
+            "method.",
+        )
+    return total
+
+
+@own_method("compression_method", "dycoke", count=dycoke_total)
 def dycoke(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the first frame of each window, and in the others the tokens least similar to the frame compared with.
 
@@ -72,20 +92,10 @@ def dycoke_budgets(num_frames: int, tokens_per_frame: int, retention_ratio: floa
     """Return how many tokens each frame keeps: M in a window's first, an equal share of the rest in the others.
 
     Raises:
-        TooFewTokensError: if the first frames of the windows alone have more than ⌊R·T·M⌋ tokens.
+        TooFewTokensError: as `dycoke_total`.
     """
-    total = math.floor(retention_ratio * num_frames * tokens_per_frame + REMAINDER_NOISE)
     num_whole = math.ceil(num_frames / WINDOW)
-    share = total - num_whole * tokens_per_frame
-    if share < 0:
-        least = math.ceil(num_whole / num_frames * 10**4) / 10**4
-        raise TooFewTokensError(
-            num_whole * tokens_per_frame,
-            f"`retention_ratio` is {retention_ratio}, but must be in [{least:g}, 1] for "
-            f"`compression_method='dycoke'` and this video: the method keeps the first of every {WINDOW} frames whole, "
-            f"here {num_whole} of {num_frames}. Choose a ratio in this range, another number of frames, or another "
-            "method.",
-        )
+    share = dycoke_total(num_frames, tokens_per_frame, retention_ratio) - num_whole * tokens_per_frame
     num_pruned = num_frames - num_whole
     budgets, pruned_before = [], 0
     for t in range(num_frames):

@@ -30,7 +30,12 @@ from .compression import (
 from .temporal_uniqueness import temporal_uniqueness
 
 
-@own_method("compression_method", "evs")
+def evs_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
+    """Return K: ⌊R·T·M⌋, but at least the M tokens of the first frame."""
+    return max(tokens_per_frame, math.floor(retention_ratio * num_frames * tokens_per_frame + REMAINDER_NOISE))
+
+
+@own_method("compression_method", "evs", count=evs_total)
 def evs(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the first frame's tokens, then those of the whole video that are most unlike the one before them."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
@@ -38,8 +43,3 @@ def evs(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     u = temporal_uniqueness(video.tokens, [None, *range(num_frames - 1)])
     # The first frame's tokens have the highest possible score, and win ties because they come first.
     return VideoCompression(*most_unique_tokens_of_video(u, num_kept), token_uniqueness=u)
-
-
-def evs_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
-    """Return K: ⌊R·T·M⌋, but at least the M tokens of the first frame."""
-    return max(tokens_per_frame, math.floor(retention_ratio * num_frames * tokens_per_frame + REMAINDER_NOISE))

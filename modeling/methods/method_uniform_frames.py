@@ -18,7 +18,7 @@ from ...configuration.compression_settings import CompressionSettings, own_metho
 from .compression import VideoCompression, VideoTokens, exact_total
 
 
-@own_method("compression_method", "uniform_frames")
+@own_method("compression_method", "uniform_frames", count=exact_total)
 def uniform_frames(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep ⌈K/M⌉ evenly spaced frames, the last of them in part if K is no multiple of M."""
     num_frames, tokens_per_frame, _ = video.tokens.shape

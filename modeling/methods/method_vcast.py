@@ -56,7 +56,12 @@ EPSILON = 1e-6  # A step between frames that is shorter than this is noise, and 
 TEMPERATURE = 0.7  # of the softmax over curvatures
 
 
-@own_method("compression_method", "vcast")
+def vcast_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
+    """Return K: R·T·M, rounded half to even as in the released code, but at least one token per frame."""
+    return max(num_frames, round(retention_ratio * num_frames * tokens_per_frame))
+
+
+@own_method("compression_method", "vcast", count=vcast_total)
 def vcast(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep more tokens of the frames at which the video turns, and in each frame its most unusual and longest ones."""
     norms, finite, means = frame_means(video.tokens)
@@ -72,11 +77,6 @@ def vcast(video: VideoTokens, settings: CompressionSettings) -> VideoCompression
     diversity = 1 - cosine_similarity(products, norms, lengths)
     u = (diversity + activation(norms, finite)).masked_fill(~finite, -math.inf)
     return VideoCompression(most_unique_tokens(u, budgets, num_kept), budgets, kappa, u)
-
-
-def vcast_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
-    """Return K: R·T·M, rounded half to even as in the released code, but at least one token per frame."""
-    return max(num_frames, round(retention_ratio * num_frames * tokens_per_frame))
 
 
 def curvature(means: Tensor) -> Tensor:

@@ -21,12 +21,12 @@ from .compression import (
     exact_total,
     fixed_total_budgets,
     in_float64,
-    lowered,
+    keeping,
     most_unique_tokens,
 )
 
 
-@own_method("compression_method", "vidcom2")
+@own_method("compression_method", "vidcom2", count=exact_total)
 def vidcom2(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep each frame's most unique tokens (Algorithm 1). The tokens are read twice, with `"released"` three times."""
     scoring = SCORINGS[settings.compression_scoring]
@@ -132,7 +132,8 @@ def frame_budgets(
     total = int(budgets.sum())
     if settings.max_video_tokens is not None and total > settings.max_video_tokens:
         # The scores are known here, so that they need not be computed again for the lower ratio.
-        return frame_budgets(u, tokens_per_frame, lowered(settings, len(u) * tokens_per_frame), epsilon)
+        lower = keeping(settings.max_video_tokens, len(u) * tokens_per_frame, settings)
+        return frame_budgets(u, tokens_per_frame, lower, epsilon)
     return budgets.to(device), total
 
 

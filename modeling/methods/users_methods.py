@@ -10,18 +10,18 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import (
-    BY_BUDGETS,
-    BY_SIZES,
     SETTING_NAMES,
     TABLES,
     CompressionMethod,
     CompressionSettings,
+    Count,
     Method,
 )
 from .compression import (
@@ -29,6 +29,7 @@ from .compression import (
     VideoCompression,
     VideoTokens,
     all_of,
+    exact_total,
     most_unique_tokens,
     most_unique_tokens_of_video,
 )
@@ -75,7 +76,9 @@ class TokenMerge(NamedTuple):
         return sums.to(features.dtype)
 
 
-def register_compression_method(name: str, *, settings: Sequence[str] = ()) -> Callable[[AnyCompress], AnyCompress]:
+def register_compression_method(
+    name: str, *, settings: Sequence[str] = (), count: Count | None = None
+) -> Callable[[AnyCompress], AnyCompress]:
     """Make a function selectable as `compression_method=name`, in every model and in `compress`.
 
     The function receives the `VideoTokens` of one video and the `CompressionSettings` of the call. It runs without
@@ -85,16 +88,20 @@ def register_compression_method(name: str, *, settings: Sequence[str] = ()) -> C
 
     Args:
         settings: names of the settings that it reads, besides `retention_ratio`. Others must be at their default.
+        count: returns how many tokens the function keeps, from T, M and R alone; for most methods it is `exact_total`.
+            Without it, this project's processors cannot write prompts for the method, and the stock ones must.
 
     Raises:
-        ValueError: if another function has the name, if a setting is not known, or if what is registered is not a
-            function.
+        ValueError: if another function has the name, if a setting is not known, or if what is registered, or its
+            count, is not a function.
     """
     check_registration("compression method", name, settings, SETTING_NAMES)
+    if count is not None and not callable(count):
+        raise ValueError(f"`count` of method {name!r} is {count!r:.100}, but must be a function of T, M and R.")
 
     def register(function: AnyCompress) -> AnyCompress:
-        row = CompressionMethod(name=name, settings=tuple(settings), function=checked(name, function))
-        enter("compression_method", row)
+        row = CompressionMethod(name=name, settings=tuple(settings), count=count)
+        enter("compression_method", checked(row, function))
         return function
 
     return register
@@ -126,7 +133,7 @@ def register_score_method(
         raise ValueError(
             f"`ranking` of method {name!r} is {ranking!r}, but must be one of {', '.join(map(repr, RANKINGS))}."
         )
-    rank, read, kept = RANKINGS[ranking]
+    rank, read, count = RANKINGS[ranking]
 
     def register(function: UsersScores) -> UsersScores:
         try:
@@ -143,8 +150,8 @@ def register_score_method(
             return rank(checked_scores(name, given, video), of_call)
 
         of_both = tuple(dict.fromkeys((*read, *settings)))
-        row = CompressionMethod(name=name, settings=of_both, kept=kept, function=checked(name, compress))
-        enter("compression_method", row)
+        row = CompressionMethod(name=name, settings=of_both, count=count)
+        enter("compression_method", checked(row, compress))
         return function
 
     return register
@@ -161,14 +168,19 @@ def ranked_in_frames(scores: Tensor, settings: CompressionSettings) -> VideoComp
 
 def ranked_over_video(scores: Tensor, settings: CompressionSettings) -> VideoCompression:
     """Keep the tokens with the highest scores in the whole video."""
-    num_kept = max(1, math.floor(settings.retention_ratio * scores.numel() + REMAINDER_NOISE))
+    num_kept = video_total(len(scores), scores.shape[1], settings.retention_ratio)
     return VideoCompression(*most_unique_tokens_of_video(scores, num_kept), token_uniqueness=scores)
 
 
-# For each ranking: the function that turns scores into a selection, the settings it reads, and what K follows from.
-RANKINGS: dict[str, tuple[Callable[[Tensor, CompressionSettings], VideoCompression], tuple[str, ...], str]] = {
-    "frame": (ranked_in_frames, (*FRAME_BUDGET_SETTINGS, "compression_frame_score"), BY_BUDGETS),
-    "video": (ranked_over_video, (), BY_SIZES),
+def video_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
+    """Return K of a ranking over the whole video: ⌊R·T·M⌋, but at least one token."""
+    return max(1, math.floor(retention_ratio * num_frames * tokens_per_frame + REMAINDER_NOISE))
+
+
+# For each ranking: the function that turns scores into a selection, the settings that it reads, and its K.
+RANKINGS: dict[str, tuple[Callable[[Tensor, CompressionSettings], VideoCompression], tuple[str, ...], Count]] = {
+    "frame": (ranked_in_frames, (*FRAME_BUDGET_SETTINGS, "compression_frame_score"), exact_total),
+    "video": (ranked_over_video, (), video_total),
 }
 
 
@@ -246,26 +258,28 @@ def _place(function: Any) -> tuple[str, str]:
     return function.__module__, function.__qualname__
 
 
-def checked(name: str, compress: Compress) -> Compress:
-    """Make a function keep all tokens at the ratio 1, without being called, and check what it does otherwise."""
+def checked(method: CompressionMethod, compress: Compress) -> CompressionMethod:
+    """Give a method its function. It keeps all tokens at the ratio 1 without being called, and is checked otherwise."""
 
     @functools.wraps(compress)
     def of_users(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
         if settings.retention_ratio == 1.0:
             return all_of(video)
         version = None if video.tokens.is_inference() else video.tokens._version
-        compression = _checked(name, compress(video, settings), video)
+        compression = _checked(method, compress(video, settings), video, settings)
         if version is not None and video.tokens._version != version:
             raise ValueError(
-                f"`compression_method={name!r}` wrote into the video's tokens, which enter the model. Compute on a "
-                "copy: `.float()` makes none of a float32 tensor."
+                f"`compression_method={method.name!r}` wrote into the video's tokens, which enter the model. Compute "
+                "on a copy: `.float()` makes none of a float32 tensor."
             )
         return compression
 
-    return of_users
+    return replace(method, function=of_users)
 
 
-def _checked(name: str, compression: VideoCompression, video: VideoTokens) -> VideoCompression:
+def _checked(
+    method: CompressionMethod, compression: VideoCompression, video: VideoTokens, settings: CompressionSettings
+) -> VideoCompression:
     """Return what a registered method returned, if it is right.
 
     Raises:
@@ -274,7 +288,7 @@ def _checked(name: str, compression: VideoCompression, video: VideoTokens) -> Vi
 
     def require(holds: bool, otherwise: str) -> None:
         if not holds:
-            raise ValueError(f"`compression_method={name!r}` returned {otherwise}.")
+            raise ValueError(f"`compression_method={method.name!r}` returned {otherwise}.")
 
     require(isinstance(compression, VideoCompression), f"a {type(compression).__name__}, not a `VideoCompression`")
     num_frames, per_frame, _ = video.tokens.shape
@@ -286,6 +300,9 @@ def _checked(name: str, compression: VideoCompression, video: VideoTokens) -> Vi
         require(fits and length in (None, len(value)), f"`{field}` that are not int64 {shape} on {device}")
     indices = compression.indices
     require(len(indices) > 0, "no token at all: keep at least one of a video")
+    if method.count is not None and method.keeps_by_sizes(settings.compression_rounding):
+        number = method.count(num_frames, per_frame, settings.retention_ratio)
+        require(len(indices) == number, f"{len(indices)} tokens, but its `count` says {number}")
     in_order = bool((indices.diff() > 0).all()) and int(indices[0]) >= 0 and int(indices[-1]) < num_tokens
     require(in_order, f"`indices` that do not ascend within the {num_tokens} tokens")
     kept_of_frames = (indices // per_frame).bincount(minlength=num_frames)

@@ -1,21 +1,21 @@
-"""What the inner models of all families share: video LLMs without a head that leave dropped tokens out of the prompt.
+"""What the inner models of all families share: video LLMs without a head, on prompts for the tokens that stay.
 
-A video LLM's prompt holds one placeholder for each video token. The inner model drops the placeholders of the dropped
-tokens, with their mask and positions. It hands the shorter prompt and the kept features to the parent class, which
-never learns that the prompt was longer. So the language model runs on the compressed prompt whoever calls the inner
-model: a class with a head, or another library.
+THE PROCESSOR SAYS HOW MANY, THE MODEL SAYS WHICH, and the stock class does the rest. A call comes with a prompt that
+has a placeholder for each video token that stays (`processing_short_prompts.py`), or for every token, from a stock
+processor. Either way, `prepared` encodes the videos, chooses, lays the prompt out and finds its positions. What it
+returns is a call of the stock class.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers.utils import logging
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
-from ...configuration.compression_settings import CompressionSettings, with_settings
+from ...configuration.compression_settings import NUM_KEPT, CompressionSettings, with_settings
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 from ..hosting.in_transformers import (
     CACHE,
@@ -24,54 +24,48 @@ from ..hosting.in_transformers import (
     pop_settings,
     register_like,
     take_parents_signatures,
-    wants_some_rows,
     whole_videos,
     with_prompt_extent,
     without,
     without_token_types,
 )
 from ..methods.compression import VideoCompression
-from .call_description import CallDescription, CallPath, NewVideos, check_compressible, videos_of
-from .conversation_cache import (
-    CachedPrompt,
-    ShortPrompt,
-    positions_by_order,
-    positions_made_for,
-    remaining_positions,
-    take,
-    using,
-)
+from .conversation_cache import Conversation, positions_by_order, using
+from .prompt_layout import Group, Layout, with_budgets, without_dropped
+from .refusals import OF_STOCK_PROMPTS, Asked, refuse
 
 logger = logging.get_logger(__name__)
 MARK, TEXT, IMAGE, VIDEO, SOUND = range(-1, 4)  # What a token stands for. A mark is text that tells what others are.
+# The names in a config of the ids by which images and videos are found.
+MARKS = ("image_token_id", "video_token_id", "video_start_token_id", "video_end_token_id")
+PER_TOKEN = ("mm_token_type_ids", "token_type_ids")  # arguments with an entry for each token
+Encode = Callable[[str, dict[str, Any]], Any]
 
 
-class PromptRecord:
-    """Carries values between a model with a head and its inner model, past the parent's `forward` that lies between.
-
-    Args:
-        logits_to_keep: the caller's argument: the positions of the prompt for which hidden states are wanted.
+@dataclass(frozen=True)
+class Prepared:
+    """A call of the stock class, made of the caller's.
 
     Attributes:
-        attention_mask: the caller's mask, if the parent's `forward` must not see it.
-        prompt: the compressed prompt that the inner model ran, if it ran one.
+        inputs: its arguments, with new tokens alone.
+        layout: how the new tokens were laid out; None if they are the caller's.
+        after: what the KV cache will hold.
     """
 
-    attention_mask: Tensor | dict[str, Any] | None = None
-    prompt: ShortPrompt
-
-    def __init__(self, logits_to_keep: int | Tensor = 0):
-        self.logits_to_keep = logits_to_keep
+    inputs: dict[str, Any]
+    layout: Layout | None
+    after: Conversation
 
 
 class VidCom2ModelMixin(VideoFeaturesMixin):
-    """Makes an inner model run on compressed prompts. It comes before the parent's inner model among a model's bases.
+    """Makes an inner model run on prompts for the tokens that stay. It comes before the parent's among a model's bases.
 
     docs/add_a_family.md lists all hooks in a table.
     """
 
     uses_mrope = False  # Whether tokens have positions (t, h, w), beside their order.
     parent_knows_videos = True  # Whether the parent has a token for videos, or takes their frames for images.
+    frames_stand_apart = False  # Whether each frame has its own group of placeholders in the prompt, behind its time.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -96,14 +90,27 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             kinds = kinds if token is None else kinds.masked_fill(input_ids == token, kind)
         return kinds
 
-    def with_videos(
-        self, inputs: dict[str, Any], settings: CompressionSettings, has_whole_conversation: bool = False
-    ) -> dict[str, Any]:
-        """Return the arguments of `forward` or `generate` with the pixels of videos in `pixel_values_videos`, where the
-        family's processor passes them otherwise.
+    def kinds_of(self, tokens: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """Return what each new token stands for, as `kinds`.
 
         Args:
-            has_whole_conversation: whether `input_ids` also cover the tokens in the cache, as in `generate`.
+            tokens: (B, n) ids or (B, n, dim) embeddings.
+            inputs: the arguments of the call.
+        """
+        return self.kinds(tokens if tokens.ndim == 2 else self.ids_like(tokens))
+
+    def group_sizes(self, compressions: Sequence[VideoCompression], inputs: dict[str, Any]) -> Sequence[Sequence[int]]:
+        """Return how many placeholders each group of each video has in the full prompt.
+
+        Args:
+            inputs: the arguments of the call.
+        """
+        counts = [len(each.frame_budgets) if self.frames_stand_apart else 1 for each in compressions]
+        return [[each.num_placeholders // count] * count for each, count in zip(compressions, counts)]
+
+    def with_videos(self, inputs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
+        """Return the arguments of `forward` or `generate`, with new tokens alone, with the pixels of videos in
+        `pixel_values_videos`, where the family's stock processor passes them otherwise.
 
         Raises:
             ValueError: if it cannot be told which pixels are a video's.
@@ -114,10 +121,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Return the arguments of `forward` with the types that attention reads, where tokens of an image or a frame
         attend to each other."""
         return inputs
-
-    def short_token_types(self, new: dict[str, Any], positions: Tensor, num_cached: int) -> dict[str, Tensor]:
-        """Return the types of a prompt's tokens at some positions (B, L'), as an argument, if attention reads them."""
-        return {}
 
     def check_mask(self, mask: Tensor, num_cached: int) -> None:
         """Check a mask (B, P + n) over P cached and n new tokens, in families whose attention cannot hide any token."""
@@ -131,139 +134,50 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         raise NotImplementedError
 
-    def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-        """Return the parent's M-RoPE positions (3, B, L) of an uncompressed prompt, and how far (B, 1) the position of
-        a text token after it is from the number of tokens. Both are None for a prompt of text alone.
-        """
-        raise NotImplementedError
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # What a call asks for
-    # -----------------------------------------------------------------------------------------------------------------
-
-    def describe(
-        self, inputs: dict[str, Any], has_whole_conversation: bool = False
-    ) -> tuple[CallDescription, dict[str, Any]]:
-        """Describe what a call of `forward` or `generate` with these arguments asks for.
-
-        Args:
-            has_whole_conversation: whether `input_ids` also cover the tokens in the cache, as in `generate`, so that
-                positions follow from them.
-
-        Returns:
-            The description, and the arguments without settings, with the pixels of videos in `pixel_values_videos`.
-
-        Raises:
-            ValueError: if a setting is outside its accepted set, if videos are given twice or do not fit the settings,
-                or if images or videos follow on a cache whose last position is unknown.
-        """
-        if inputs.get("pixel_values_videos") is not None:
-            check_tensors(inputs)
-        inputs = dict(inputs)
-        overrides = pop_settings(inputs, self.of_parent)
-        settings = self.config.compression_settings(**overrides)
-        inputs = self.with_videos(inputs, settings, has_whole_conversation)
-        memory = CachedPrompt.attached_to(inputs.get(CACHE))
-        path = CallPath.PARENT if memory is None else CallPath.CONTINUE
-        videos = videos_of(inputs, settings, overrides)
-        call = CallDescription(settings, self._drops_tokens(videos, inputs, settings), memory, videos, path)
-        has_media_after_cached = self._has_media_after_cached(inputs)
-        if has_media_after_cached and memory is None and not has_whole_conversation:
-            raise ValueError(
-                f"Images or videos follow the {int(inputs[CACHE].get_seq_length())} tokens of "
-                "the KV cache, and it is not known where their positions end: another model filled it, or "
-                "`position_ids` were passed. Pass a cache that this model's `generate` or `forward` filled, pass "
-                "`position_ids`, or start over without the cache."
-            )
-        if call.drops_tokens or (has_media_after_cached and memory is not None):
-            call = replace(call, path=CallPath.COMPRESS)
-        return call, inputs
-
-    def _drops_tokens(self, videos: NewVideos, inputs: dict[str, Any], settings: CompressionSettings) -> bool:
-        """Whether tokens of a call's new videos are dropped."""
-        if videos is not NewVideos.PIXELS:
-            return videos is NewVideos.KEPT_FEATURES
-        if settings.retention_ratio < 1.0 or not settings.may_drop:
-            return settings.may_drop
-        return any(map(settings.drops_of, self.video_sizes(**inputs)))
-
-    def _has_media_after_cached(self, inputs: dict[str, Any]) -> bool:
-        """Whether images or videos follow a cached turn, where the parent's `forward` would number them like text."""
-        if not self.uses_mrope or inputs.get("position_ids") is not None:
-            return False
-        pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
-        encoded = (inputs.get("mm_encoder_outputs") or {}).values()
-        if all(each is None for each in (*pixels, *encoded)):
-            return False
-        cache = inputs.get(CACHE)
-        return cache is not None and cache.get_seq_length() > 0
+    def has_positions_of_its_own(self, inputs: dict[str, Any]) -> bool:
+        """Whether new tokens have other M-RoPE positions than their order, since images or videos are among them."""
+        return _has_media(inputs)
 
     # -----------------------------------------------------------------------------------------------------------------
     # forward
     # -----------------------------------------------------------------------------------------------------------------
 
     @can_return_tuple
-    def forward(
-        self,
-        call: CallDescription | None = None,
-        prompt_record: PromptRecord | None = None,
-        only_video_features: str | None = None,
-        is_compressed: bool = False,
-        **inputs: Any,
-    ) -> ModelOutput:
-        """Run the parent's `forward` on the compressed prompt.
+    def forward(self, only_features: str | None = None, **inputs: Any) -> ModelOutput:
+        """Run the parent's `forward` on the tokens that stay.
 
-        Hidden states have a row for each position of `input_ids`, as the parent's do. A dropped token gets the row of
-        the last token kept before it, from which the compressed prompt predicts what follows. So the head and the loss
-        of another library may pair the rows with the caller's own labels. `attentions` cover the compressed prompt. The
-        `router_logits` of a mixture of experts also have a row for each position. They repeat each row of the
-        compressed prompt as often as any other, or once more, so that a loss under the caller's mask counts all alike.
+        Hidden states have a row for each token of the caller's. In a prompt of a stock processor, a dropped token gets
+        the row of the last token kept before it, from which the model predicts what follows. `attentions` and
+        `router_logits` cover the tokens that the language model ran.
 
         Args:
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
-            call: the description of the call, if this project's class with a head has already made it.
-            prompt_record: from the same class, which then takes the rows of the compressed prompt itself.
-            only_video_features: `"kept"` or `"all"`: only encode the videos and return these features. This goes
-                through `forward` because accelerate and FSDP have a module's weights in place only there.
-            is_compressed: whether `generate` has already compressed the prompt, so that mask and positions are those of
-                the compressed prompt. This also holds for the steps after it.
+            only_features: only encode the prompt's videos, and return the features of `"kept"` or `"all"` tokens, or
+                those of its images (`"images"`). This goes through `forward` because accelerate and FSDP have a
+                module's weights in place only there.
 
         Raises:
-            ValueError: if settings, placeholders or other inputs cannot be used with a compressed prompt.
+            ValueError: if settings, placeholders or other inputs do not fit.
         """
-        inputs = self.with_token_types(inputs)
-        if is_compressed:
-            with using(inputs.get(CACHE)):
-                return super().forward(**self._for_parent_on_short_prompt(inputs), return_dict=True)
-        if call is None:
-            call, inputs = self.describe(inputs)
-        if only_video_features is not None:
-            return self._only_video_features(only_video_features, inputs, call.settings)
-        if prompt_record is not None and prompt_record.attention_mask is not None:
-            mask = prompt_record.attention_mask
-            inputs["attention_mask"] = mask.to(inputs["input_ids"].device) if isinstance(mask, Tensor) else mask
-        with using(inputs.get(CACHE)):
-            if call.path is CallPath.COMPRESS:
-                check_compressible(inputs)
-                prompt, inputs = self.compressed(inputs, call, self.new_features(inputs, call))
-                inputs.pop("logits_to_keep", None)  # Rows are picked by their place in the full prompt.
-                inputs = self._for_parent_on_short_prompt(self._with_images_encoded(inputs))
-                outputs = super().forward(**inputs, return_dict=True)
-                prompt.cached.attach_to(outputs.get(CACHE))
-                return self._with_rows_of_prompt(outputs, prompt, prompt_record)
-            inputs = self._with_all_features(inputs, call)
-            if call.memory is not None:
-                return super().forward(**self._continued(inputs, call.memory), return_dict=True)
-            return self._forward_full(inputs)
+        if only_features is not None:
+            return self._only_features(only_features, inputs)
+        call = self.prepared(inputs)
+        with using(call.inputs.get(CACHE)):
+            inputs = with_prompt_extent(self._with_features_for_parent(call.inputs), self.config.get_text_config())
+            outputs: Any = super().forward(**inputs, return_dict=True)
+        call.after.note_on(outputs.get(CACHE))
+        if call.layout is not None:
+            outputs.last_hidden_state = call.layout.of_caller(outputs.last_hidden_state)
+            outputs.hidden_states = rows_of_layers(outputs.hidden_states, call.layout)
+        return outputs
 
-    def _only_video_features(
-        self, which: str, inputs: dict[str, Any], settings: CompressionSettings
-    ) -> VidCom2VideoFeatures:
+    def _only_features(self, which: str, inputs: dict[str, Any]) -> Any:
+        overrides = pop_settings(inputs, self.of_parent)
+        if which == "images":
+            return self._encode(self.get_image_features, inputs)
         if which == "kept":
-            return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()
-        outputs = self._encode_whole(inputs, settings)
-        videos = tuple(video.flatten(0, -2) for video in outputs.pooler_output)  # Some parents keep frames apart.
-        return VidCom2VideoFeatures(**{**outputs, "pooler_output": videos}).without_tower_states()
+            return self._encode(self.get_video_features, inputs, **overrides).without_tower_states()
+        return _ready(self._encode_whole(inputs, self.config.compression_settings(**overrides)))
 
     def _with_features_for_parent(self, inputs: dict[str, Any]) -> dict[str, Any]:
         encoded = inputs.get("mm_encoder_outputs") or {}
@@ -271,204 +185,151 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             return inputs
         return inputs | {"mm_encoder_outputs": encoded | {"video": self._for_parent(encoded["video"])}}
 
-    def _for_parent_on_short_prompt(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        return with_prompt_extent(self._with_features_for_parent(inputs), self.config.get_text_config())
+    # -----------------------------------------------------------------------------------------------------------------
+    # A call of the stock class
+    # -----------------------------------------------------------------------------------------------------------------
 
-    def _with_all_features(self, inputs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
-        """Return the inputs with features of all video tokens in place of pixels.
+    def prepared(
+        self, inputs: dict[str, Any], encode: Encode | None = None, has_whole_conversation: bool = False
+    ) -> Prepared:
+        """Encode the videos of a call, choose the tokens that stay, lay the prompt out and find its positions.
 
-        Given pixels, the parent would call our `get_video_features`, which drops tokens.
+        Args:
+            inputs: the arguments of `forward` or `generate`.
+            encode: encodes videos or images, with the arguments of `_only_features`, which is the default.
+            has_whole_conversation: whether `input_ids` also cover the tokens in the KV cache, as in `generate`.
+
+        Raises:
+            ValueError: on a setting outside its accepted set, and if videos, placeholders, mask or cache do not fit.
         """
-        if call.videos is not NewVideos.PIXELS:
-            return self._with_features_for_parent(inputs)
-        return self._with_features_for_parent(
-            self._with_images_encoded(self.with_features(inputs, self._encode_whole(inputs, call.settings)))
-        )
+        inputs, encode = dict(inputs), encode or self._only_features
+        if _has_media(inputs):
+            check_tensors(inputs)
+        overrides = pop_settings(inputs, self.of_parent)
+        settings = self.config.compression_settings(**overrides)
+        name = "inputs_embeds" if inputs.get("input_ids") is None else "input_ids"
+        before = Conversation.of(inputs.get(CACHE), len(inputs[name]))
+        if has_whole_conversation:
+            past, inputs[name] = inputs[name].tensor_split([before.caller_length], dim=1)
+            self._check_known(past, before, settings)
+        inputs = self.with_videos(inputs, settings)
+        tokens = inputs[name]
+        features = self._chosen(inputs, settings, overrides, encode)
+        if features is None:
+            inputs = self._with_all_features(inputs, overrides, encode)
+            layout = None
+            if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
+                if inputs.get("attention_mask") is None and before.masks is not None:
+                    inputs["attention_mask"], _ = before.with_new(None, *tokens.shape[:2], tokens.device)
+                return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
+        else:
+            before.check_mask(inputs.get("attention_mask"), len(tokens), tokens.shape[1])
+            inputs, layout = self._laid_out(inputs, name, features)
+        if _has_media(inputs):
+            before = replace(before, is_known=True)
+        call = self._with_positions(inputs, tokens, layout, before, settings, has_whole_conversation)
+        if (inputs.get("mm_encoder_outputs") or {}).get("video") is None or has_whole_conversation:
+            return call  # `generate` encodes images by itself
+        return replace(call, inputs=self._with_images_encoded(call.inputs, encode))
+
+    # --- Which tokens stay
+
+    def _chosen(
+        self, inputs: dict[str, Any], settings: CompressionSettings, overrides: dict[str, Any], encode: Encode
+    ) -> VidCom2VideoFeatures | None:
+        """Return the features of a call's videos if the prompt must be laid out for them; None if all tokens stay."""
+        given, asked = (inputs.get("mm_encoder_outputs") or {}).get("video"), inputs.get(NUM_KEPT)
+        if inputs.get("pixel_values_videos") is None:
+            return None if given is None else _checked(given, asked, settings, overrides)
+        if given is not None:
+            raise ValueError(
+                "`pixel_values_videos` and `mm_encoder_outputs['video']` both hold the prompt's videos. Pass one."
+            )
+        if asked is None and not self._drops_tokens(inputs, settings):
+            return None
+        return encode("kept", inputs | overrides)
+
+    def _drops_tokens(self, inputs: dict[str, Any], settings: CompressionSettings) -> bool:
+        """Whether tokens are dropped of the videos of a prompt with a placeholder for every token."""
+        if settings.retention_ratio < 1.0 or not settings.may_drop:
+            return settings.may_drop
+        return any(map(settings.drops_of, self.video_sizes(**inputs)))
+
+    def _with_all_features(self, inputs: dict[str, Any], overrides: dict[str, Any], encode: Encode) -> dict[str, Any]:
+        """Return a call's arguments with features of all tokens in place of pixels. Given pixels, the parent would call
+        our `get_video_features`, which drops tokens."""
+        features: Any = (inputs.get("mm_encoder_outputs") or {}).get("video")
+        if inputs.get("pixel_values_videos") is not None:
+            inputs = self.with_features(inputs, encode("all", inputs | overrides))
+        elif getattr(features, "video_compressions", None) is not None:  # which dropped nothing
+            whole = self.with_placeholders(features.pooler_output, inputs)
+            inputs = self.with_features(inputs, _ready(replace(features, pooler_output=whole)))
+        elif features is not None and not isinstance(features, VidCom2VideoFeatures):  # the stock class's
+            inputs = self.with_features(inputs, _ready(features))
+        elif features is None:
+            return inputs
+        ids = inputs.get("input_ids")
+        return inputs if ids is None else inputs | {"input_ids": self.distinct_ids(ids, self.kinds_of(ids, inputs))}
 
     def with_features(self, inputs: dict[str, Any], features: VidCom2VideoFeatures) -> dict[str, Any]:
-        """Return a call's arguments with features of its videos in place of their pixels."""
+        """Return a call's arguments with features that fit the prompt in place of videos."""
         encoded = (inputs.get("mm_encoder_outputs") or {}) | {"video": features}
-        return without(inputs, ("pixel_values_videos", *self.video_arguments)) | {"mm_encoder_outputs": encoded}
+        return without(inputs, ("pixel_values_videos", NUM_KEPT, *self.video_arguments)) | {
+            "mm_encoder_outputs": encoded
+        }
 
-    def _with_images_encoded(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def _with_images_encoded(self, inputs: dict[str, Any], encode: Encode) -> dict[str, Any]:
         """Return a call's arguments with features of its images in place of their pixels."""
         if inputs.get("pixel_values") is None:
             return inputs
-        image = {"image": self._encode(self.get_image_features, inputs)}
-        encoded = (inputs.get("mm_encoder_outputs") or {}) | image
+        encoded = (inputs.get("mm_encoder_outputs") or {}) | {"image": encode("images", inputs)}
         return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded}
 
-    def _forward_full(self, inputs: dict[str, Any]) -> ModelOutput:
-        """Run the parent's `forward`, but keep the memory of the prompt with its cache, not on the model."""
-        if inputs.get("position_ids") is not None:
-            return super().forward(**inputs, return_dict=True)
-        cache = inputs.get(CACHE)
-        if not self.uses_mrope:
-            num_cached = 0 if cache is None else int(cache.get_seq_length())
-            is_first = num_cached == 0
-            if not is_first and is_2d(inputs.get("attention_mask")):
-                self.check_mask(inputs["attention_mask"], num_cached)
-            outputs = super().forward(**inputs, return_dict=True)
-            if is_first and outputs.get(CACHE) is not None:
-                CachedPrompt.of_full_prompt(_mask_of_new(outputs, inputs), None).attach_to(outputs.get(CACHE))
-            return outputs
-        self._check_known_to_the_stock_class(cache)
-        # The parent would keep `rope_deltas` on the model, where other chats would read them.
-        position_ids, offset = self.full_rotary_positions(inputs)
-        outputs = super().forward(**inputs | {"position_ids": position_ids}, return_dict=True)
-        if outputs.get(CACHE) is not None:
-            mask = _mask_of_new(outputs, inputs)
-            if offset is None:  # In a prompt of text alone, the parent counts the padding.
-                offset = mask.shape[1] - mask.long().sum(dim=1, keepdim=True)
-            CachedPrompt.of_full_prompt(mask, offset).attach_to(outputs.get(CACHE))
-        return outputs
+    # --- Where they stand
 
-    def _check_known_to_the_stock_class(self, cache: Any) -> None:
-        """With M-RoPE, check that the stock class did not fill the cache before this object changed its class. The
-        `rope_deltas` that it left on the model belong to its last chat, which may be another one.
-
-        Raises:
-            ValueError: if it may have filled the cache.
-        """
-        if CachedPrompt.is_unknown(cache) and getattr(self, "rope_deltas", None) is not None:
-            raise ValueError(
-                f"The KV cache holds {int(cache.get_seq_length())} tokens but has no memory of them, like a "
-                "cache that the stock class filled before `vidcom2.apply`. So the position of the next token is not "
-                "known. Pass the whole conversation to `generate`, pass `position_ids`, or start over without it."
-            )
-
-    def _continued(self, inputs: dict[str, Any], memory: CachedPrompt) -> dict[str, Any]:
-        """Return the inputs of a step on a cache with a memory, with a mask and positions that fit what it holds.
-
-        Positions that the caller passes stay as they are, and so does a 4-D mask.
-        """
-        given, has_positions = inputs.get("attention_mask"), inputs.get("position_ids") is not None
-        is_own_mask = given is not None and not is_2d(given)  # Such a mask says nothing about positions.
-        needs_mask = memory.is_short and not is_own_mask and (given is not None or memory.is_padded)
-        if has_positions and not needs_mask:
-            return inputs
-        new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
-        held = CachedPrompt.of(inputs[CACHE], len(new), new.device)
-        mask = held.mask_with_new(None if is_own_mask else given, new.shape[1], new.device)
-        if new.shape[1] > 1 or not has_positions:
-            self.check_mask(mask, held.length)
-        inputs = inputs | {"attention_mask": given if is_own_mask else mask}
-        if has_positions:
-            return inputs
-        position_ids = positions_by_order(mask)[:, -new.shape[1] :]
-        if memory.position_offset is not None:
-            moved = position_ids + memory.position_offset.to(position_ids.device)
-            position_ids = torch.stack([position_ids, *[moved] * 3]) if self.uses_mrope else moved
-        return inputs | {"position_ids": position_ids}
-
-    def new_features(self, inputs: dict[str, Any], call: CallDescription) -> VidCom2VideoFeatures | None:
-        """Return the features of new videos and what is kept of them; None if the prompt is shortened without them."""
-        if call.videos is NewVideos.PIXELS:
-            return self._only_video_features("kept", inputs, call.settings)
-        return inputs["mm_encoder_outputs"]["video"] if call.videos is NewVideos.KEPT_FEATURES else None
-
-    def _with_rows_of_prompt(self, outputs: Any, prompt: ShortPrompt, record: PromptRecord | None) -> ModelOutput:
-        """Give each position of the caller's prompt its row, or leave that to the class with a head."""
-        if record is not None:
-            record.prompt = prompt
-            if wants_some_rows(record.logits_to_keep):
-                picked = prompt.at_positions(outputs.last_hidden_state, record.logits_to_keep)
-                outputs.last_hidden_state = picked.view(-1, *picked.shape[-2:])  # A bool mask picks (N, dim): no batch.
-            return outputs
-        if outputs.get("router_logits") is not None:
-            outputs.router_logits = prompt.spread(outputs.router_logits)
-        outputs.last_hidden_state = prompt.at_positions(outputs.last_hidden_state)
-        if outputs.hidden_states is not None:
-            outputs.hidden_states = prompt.of_layers(outputs.hidden_states)
-        return outputs
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # The prompt
-    # -----------------------------------------------------------------------------------------------------------------
-
-    def compressed(
-        self,
-        inputs: dict[str, Any],
-        call: CallDescription,
-        features: VidCom2VideoFeatures | None,
-        has_whole_conversation: bool = False,
-    ) -> tuple[ShortPrompt, dict[str, Any]]:
-        """Return a call's new tokens without the dropped ones, and the call's arguments with these tokens.
+    def _laid_out(
+        self, inputs: dict[str, Any], name: str, features: VidCom2VideoFeatures
+    ) -> tuple[dict[str, Any], Layout]:
+        """Lay out the new tokens of a call, and put the features of its videos in their place.
 
         Args:
-            inputs: the arguments of `forward`, or those of `generate` with a mask.
-            features: the kept features of the new videos; None if nothing is dropped.
-            has_whole_conversation: as in `describe`.
+            name: that of the tokens, `"input_ids"` or `"inputs_embeds"`.
 
         Raises:
-            ValueError: if the placeholders do not fit the videos, or the mask or the settings do not fit the model.
+            ValueError: if the placeholders do not fit the videos, or the mask hides some.
         """
-        input_ids: Tensor = inputs["input_ids"]
-        mask: Any = inputs.get("attention_mask")
-        cached = CachedPrompt.of(inputs.get(CACHE), len(input_ids), input_ids.device)
-        if has_whole_conversation:
-            input_ids, mask = input_ids[:, cached.prompt_length :], cached.mask_of_conversation(mask)
+        tokens, compressions, mask = inputs[name], features.video_compressions, inputs.get("attention_mask")
+        kinds, num_new = self.kinds_of(tokens, inputs), tokens.shape[1]
+        attended = mask[:, -num_new:].bool() if is_2d(mask) else torch.ones_like(kinds, dtype=torch.bool)
+        _check_attended(kinds, attended)
+        padding: Any = 0
+        if inputs.get(NUM_KEPT) is not None:
+            sizes = self.group_sizes(compressions, inputs)
+            groups = [_groups(each, of_video) for each, of_video in zip(compressions, sizes, strict=True)]
+            layout = with_budgets(kinds == VIDEO, groups)
         else:
-            mask = cached.mask_with_new(mask, input_ids.shape[1], input_ids.device)
-        cached_mask, attended = mask[:, : cached.length], mask[:, cached.length :].bool()
-        new = inputs | {"input_ids": input_ids, "attention_mask": mask[:, cached.length :]}
-        kinds = self.kinds(input_ids)
-        self._check_attended(kinds, attended)
-        kept = attended & self._kept(kinds, None if features is None else features.video_compressions)
-        positions = remaining_positions(kept)
-        is_token = positions >= 0
-        mask = torch.cat([cached_mask, is_token.to(cached_mask.dtype)], dim=1)
-        self.check_mask(mask, cached.length)
-        extended = cached.extended(positions, input_ids.shape[1])
-        order = positions_by_order(mask)[:, cached.length :]
-        offset = cached.position_offset
-        offset = 0 if offset is None else offset.to(input_ids.device)
-        start = cached_mask.sum(dim=1, keepdim=True) + offset
-        num_tokens = mask.sum(dim=1, keepdim=True)
-        if self.uses_mrope:  # Each kept token keeps its own (t, h, w), beside the order that attention masks use.
-            rotary, following = self.rotary_positions(new, start)
-            position_ids = torch.stack([order, *(take(row, positions, 0) for row in rotary)])
-            offset = following - num_tokens
-        elif call.settings.compression_positions == "original":
-            position_ids = take(start + positions_by_order(attended), positions, 0)
-            offset = start + attended.sum(dim=1, keepdim=True) - num_tokens
-        else:
-            position_ids = order + offset * is_token
-        if isinstance(offset, Tensor):
-            extended = replace(extended, position_offset=offset)
-        self._warn_of_length(position_ids)
-        # A pad token would be new to the prompt, and `repetition_penalty` would see it. A mark would change others.
-        is_text = attended & (kinds == TEXT)
-        padding = input_ids.gather(1, is_text.int().argmax(dim=1, keepdim=True)) * is_text.any(dim=1, keepdim=True)
-        short_ids = take(self.distinct_ids(input_ids, kinds), positions, padding)
-        short = {"input_ids": short_ids, "attention_mask": mask, "position_ids": position_ids}
-        short |= self.short_token_types(new, positions, cached.length)
-        extended = replace(extended, is_short=cached.is_short or features is not None)
-        if features is not None:
-            inputs = self.with_features(inputs, features)
-        return ShortPrompt(kept, attended, positions, padding, extended), without_token_types(inputs) | short
+            refuse(OF_STOCK_PROMPTS, Asked(inputs))
+            is_padding = attended.long().cumsum(dim=1) == 0
+            layout = without_dropped(~is_padding & self._kept(kinds, compressions))
+            if name == "input_ids":
+                # A pad token would be new to the prompt, and `repetition_penalty` would see it. A mark would change
+                # what other tokens stand for.
+                is_text = attended & (kinds == TEXT)
+                padding = tokens.gather(1, is_text.int().argmax(dim=1, keepdim=True))
+        if name == "input_ids":
+            tokens = self.distinct_ids(tokens, kinds)
+        moved = {
+            each: layout.laid_out(inputs[each][:, -num_new:]) for each in PER_TOKEN if inputs.get(each) is not None
+        }
+        inputs = self.with_features(inputs, _ready(features)) | {name: layout.laid_out(tokens, padding)} | moved
+        return inputs, layout
 
-    def _warn_of_length(self, position_ids: Tensor) -> None:
-        limit = positions_made_for(self.config.get_text_config())
-        if limit is None or (not self.uses_mrope and position_ids.shape[-1] <= limit):
-            return
-        last = int(position_ids[-3:].max()) if self.uses_mrope else position_ids.shape[-1] - 1
-        if last >= limit:
-            logger.warning_once(
-                f"The compressed prompt reaches position {last}, but the language model was made for {limit} positions "
-                "(`max_position_embeddings` and its scaling), so its answer may be poor. Pass fewer frames or a "
-                "smaller `retention_ratio`."
-            )
-
-    def _kept(self, kinds: Tensor, compressions: Sequence[VideoCompression] | None) -> Tensor:
+    def _kept(self, kinds: Tensor, compressions: Sequence[VideoCompression]) -> Tensor:
         """Return a bool mask (B, L) that is False at the placeholders of dropped tokens.
 
         Raises:
             ValueError: if the placeholders of a prompt do not belong to whole videos.
         """
-        kept = torch.ones_like(kinds, dtype=torch.bool)
-        if compressions is None:
-            return kept
         is_video = kinds == VIDEO
         indices, sizes = zip(*((each.placeholders, each.num_placeholders) for each in compressions), strict=True)
         counts = is_video.sum(dim=1).tolist()
@@ -481,23 +342,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             raise ValueError(
                 f"The prompts hold {counts} video placeholders (token {self.config.video_token_id}), but "
                 f"`pixel_values_videos` holds videos of {list(sizes)}. Build both with the checkpoint's processor, "
-                "and don't truncate the prompt."
+                f"pass on all that it returns (`{NUM_KEPT}`, if it is this project's), and don't truncate the prompt."
             )
         stays = [
             torch.zeros(size, dtype=torch.bool, device=index.device).index_fill_(0, index, True)
             for index, size in zip(indices, sizes, strict=True)
         ]
-        return kept.masked_scatter(is_video, torch.cat(stays).to(kinds.device))
-
-    def _check_attended(self, kinds: Tensor, attended: Tensor) -> None:
-        """Check that the mask hides no placeholder. Those of dropped tokens count too, since positions (t, h, w) are
-        computed with them."""
-        num_hidden = 0 if attended.all() else int(((kinds > TEXT) & ~attended).sum())
-        if num_hidden:
-            raise ValueError(
-                f"`attention_mask` hides {num_hidden} placeholders of videos, images or sound. Leave what they stand "
-                "for out of the prompt; if the mask hides a whole prompt, leave that out of the batch."
-            )
+        return torch.ones_like(is_video).masked_scatter(is_video, torch.cat(stays).to(kinds.device))
 
     def is_video(self, input_ids: Tensor) -> Tensor:
         """Return which tokens stand for the tokens of a video: bool, of the same shape."""
@@ -513,15 +364,242 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         by `config.image_token_id` and `config.video_token_id` when it repeats features, or splits them into chunks."""
         return input_ids.masked_fill(kinds == VIDEO, self.video_id)
 
+    def ids_like(self, embeddings: Tensor) -> Tensor:
+        """Return ids (B, n) that tell images and videos from text as the ids of embeddings (B, n, dim) would."""
+        ids = embeddings.new_zeros(embeddings.shape[:2], dtype=torch.int64)
+        named = (getattr(self.config, name, None) for name in MARKS)
+        for mark in (each for each in named if each is not None):
+            embedding: Tensor = cast(Any, self.get_input_embeddings())(ids.new_tensor(mark))
+            ids = ids.masked_fill((embeddings == embedding).all(dim=-1), mark)
+        return ids
 
-def _num_new(inputs: dict[str, Any]) -> int:
-    """Return the number n of new tokens."""
-    return (inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]).shape[1]
+    # --- At which positions
+
+    def _with_positions(
+        self,
+        inputs: dict[str, Any],
+        tokens: Tensor,
+        layout: Layout | None,
+        before: Conversation,
+        settings: CompressionSettings,
+        has_whole_conversation: bool,
+    ) -> Prepared:
+        """Give the new tokens a mask and positions, where the parent's own would not be right.
+
+        Args:
+            inputs: the call's arguments, with its tokens laid out.
+            tokens: (B, n) ids or (B, n, dim) embeddings of the caller's new tokens.
+
+        Raises:
+            ValueError: if the mask does not fit, or it is not known where the positions of cached tokens end.
+        """
+        given, length = inputs.get("attention_mask"), before.length
+        num_rows, num_new = tokens.shape[:2]
+        num_run = num_new if layout is None else layout.order.shape[1]
+        after = before.later(num_new, num_run)
+        if layout is None and not self.uses_mrope and before.masks is None and before.offset is None:
+            return Prepared(self.with_token_types(inputs), None, after)
+        if not self.uses_mrope or has_whole_conversation or length == 0:
+            offset = before.offset
+        else:
+            offset = self._known_offset(before)
+        is_own_mask = given is not None and not is_2d(given)  # Such a mask says nothing about positions.
+        if is_own_mask and layout is not None:
+            shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
+        mask, callers_mask = before.with_new(None if is_own_mask else given, num_rows, num_new, tokens.device)
+        of_caller = mask[:, length:]
+        attended = of_caller if layout is None else layout.laid_out(of_caller)
+        mask = torch.cat([mask[:, :length], attended], dim=1)
+        self.check_mask(mask, length)
+        num_tokens = mask.sum(dim=1, keepdim=True)
+        start = num_tokens - attended.sum(dim=1, keepdim=True) + (0 if offset is None else offset.to(mask.device))
+        order = positions_by_order(mask)[:, length:]
+        positions, following = None, start + attended.sum(dim=1, keepdim=True)
+        is_original = layout is not None and settings.compression_positions == "original"
+        is_shortened = before.masks is not None or (layout is not None and layout.lengths is None)
+        if self.uses_mrope:
+            rotary = None
+            if layout is not None or self.has_positions_of_its_own(inputs):
+                rotary, following = self._rotary(inputs, tokens, of_caller, layout, start)
+            elif length == 0 and not has_whole_conversation:  # The parent counts the padding of a prompt of text alone.
+                following = torch.full_like(num_tokens, num_run)
+            else:
+                rotary = (start + positions_by_order(attended)).expand(3, -1, -1)
+            if rotary is not None:  # Each kept token keeps its own (t, h, w), beside the order that masks use.
+                positions = torch.stack([order, *rotary])
+        elif is_original:
+            assert layout is not None
+            full = layout.in_full(of_caller, 1)
+            positions = start + positions_by_order(full).gather(1, layout.places)
+            following = start + full.sum(dim=1, keepdim=True)
+        elif offset is not None or is_shortened:
+            positions = start + positions_by_order(attended)
+        if self.uses_mrope or is_original or offset is not None:
+            after = replace(after, is_known=True, offset=following - num_tokens)
+        if is_shortened:
+            after = replace(after, is_known=True, masks=(mask.bool(), callers_mask.bool()))
+        inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, layout)
+        if not is_own_mask and (given is not None or not bool(mask.all())):
+            inputs = inputs | {"attention_mask": mask}
+        return Prepared(inputs, layout, after)
+
+    def _positioned(self, inputs: dict[str, Any], positions: Tensor, layout: Layout | None) -> dict[str, Any]:
+        """Return the arguments with positions, and with token types only where attention reads them."""
+        given = inputs.get("position_ids")
+        if given is not None and layout is not None:  # the caller's, of the caller's tokens
+            of_axes = given.view(-1, *given.shape[-2:])
+            positions = torch.stack([layout.laid_out(each) for each in of_axes]).view(given.shape)
+        self._warn_of_length(positions)
+        typed = self.with_token_types(inputs)
+        return (without_token_types(inputs) if typed is inputs else typed) | {"position_ids": positions}
+
+    def _rotary(
+        self, inputs: dict[str, Any], tokens: Tensor, attended: Tensor, layout: Layout | None, start: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return M-RoPE positions of new tokens (3, B, n), and of a text token after them (B, 1). They are those of the
+        full prompt, into which dropped tokens are put back."""
+        ids = tokens if tokens.ndim == 2 else self.ids_like(tokens)
+        if layout is None:
+            return self.rotary_positions(inputs | {"input_ids": ids, "attention_mask": attended}, start)
+        ids = self.distinct_ids(ids, self.kinds(ids))
+        full = {"input_ids": layout.in_full(ids, self.video_id), "attention_mask": layout.in_full(attended, 1)}
+        positions, following = self.rotary_positions(inputs | full, start)
+        return positions.gather(2, layout.places.to(positions.device).expand(3, -1, -1)), following
+
+    def _known_offset(self, before: Conversation) -> Tensor:
+        """Return at which offset the next token stands on a filled cache.
+
+        Raises:
+            ValueError: if it is not known, as with a cache that was rebuilt from its keys and values.
+        """
+        if before.offset is None:
+            raise ValueError(
+                f"The KV cache holds {before.length} tokens, and it is not known where their positions end: another "
+                "model filled it, or it was rebuilt from keys and values. Pass the cache that this model's `generate` "
+                "or `forward` filled, pass `position_ids`, or start over without it."
+            )
+        return before.offset
+
+    def _check_known(self, past: Tensor, before: Conversation, settings: CompressionSettings) -> None:
+        """Check that it is known what a cache holds of a conversation with images or videos.
+
+        Args:
+            past: ids or embeddings of the cached tokens.
+
+        Raises:
+            ValueError: if it is not.
+        """
+        if before.is_known or not past.shape[1]:
+            return
+        kinds = self.kinds(past if past.ndim == 2 else self.ids_like(past))
+        if self.uses_mrope and bool((kinds > TEXT).any()):
+            self._known_offset(before)
+        if settings.may_drop and bool((kinds == VIDEO).any()):
+            raise ValueError(
+                f"The KV cache holds {before.length} tokens with videos among them, and it is not known whether the "
+                "model shortened their prompt: another model filled it, or it was rebuilt from keys and values. Pass "
+                "the cache that this model's `generate` or `forward` filled, pass `retention_ratio=1.0` if it holds "
+                "the prompt as it is, or start over without it."
+            )
+
+    def _warn_of_length(self, position_ids: Tensor) -> None:
+        limit = positions_made_for(self.config.get_text_config())
+        if limit is None or (not self.uses_mrope and position_ids.shape[-1] <= limit):
+            return
+        last = int(position_ids[-3:].max()) if self.uses_mrope else position_ids.shape[-1] - 1
+        if last >= limit:
+            logger.warning_once(
+                f"The prompt reaches position {last}, but the language model was made for {limit} positions "
+                "(`max_position_embeddings` and its scaling), so its answer may be poor. Pass fewer frames or a "
+                "smaller `retention_ratio`."
+            )
 
 
-def _mask_of_new(outputs: Any, inputs: dict[str, Any]) -> Tensor:
-    """Return the mask (B, n) of the n new tokens."""
-    mask, hidden_states, num_new = inputs.get("attention_mask"), outputs.last_hidden_state, _num_new(inputs)
-    if is_2d(mask):
-        return mask[:, -num_new:]
-    return torch.ones(len(hidden_states), num_new, dtype=torch.long, device=hidden_states.device)
+def _ready(features: Any) -> VidCom2VideoFeatures:
+    """Return features that fit a prompt, one (tokens, dim) entry for each video. Some parents keep frames apart."""
+    videos = tuple(video.flatten(0, -2) for video in features.pooler_output)
+    return VidCom2VideoFeatures(pooler_output=videos, deepstack_features=getattr(features, "deepstack_features", None))
+
+
+def _has_media(inputs: dict[str, Any]) -> bool:
+    pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
+    encoded = (inputs.get("mm_encoder_outputs") or {}).values()
+    return any(each is not None for each in (*pixels, *encoded))
+
+
+def positions_made_for(text_config: Any) -> int | None:
+    """Return how many positions a language model was made for; None if its config does not say.
+
+    Rotary positions that are scaled by a factor, as in LLaVA-NeXT-Video-7B, reach that many times further than
+    `max_position_embeddings`.
+    """
+    limit = getattr(text_config, "max_position_embeddings", None)
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    if limit is not None and rope.get("rope_type") in ("linear", "dynamic"):
+        return int(limit * rope["factor"])
+    return limit
+
+
+def rows_of_layers(layers: Sequence[Tensor | None] | None, layout: Layout) -> tuple[Tensor | None, ...] | None:
+    """Return rows of each layer for the caller's tokens; a layer that was not asked for is None and stays so."""
+    return None if layers is None else tuple(None if each is None else layout.of_caller(each) for each in layers)
+
+
+def _groups(compression: VideoCompression, sizes: Sequence[int]) -> list[Group]:
+    """Divide the placeholders of a video that stay among its groups."""
+    kept, start, groups = compression.placeholders, 0, []
+    for size in sizes:
+        groups.append(Group(size, kept[(kept >= start) & (kept < start + size)] - start))
+        start += size
+    return groups
+
+
+def _checked(
+    features: Any, asked: Any, settings: CompressionSettings, overrides: dict[str, Any]
+) -> VidCom2VideoFeatures | None:
+    """Return features that were encoded before the call, if tokens were chosen; None if they fit the prompt as it is.
+
+    Args:
+        asked: `num_kept_video_tokens` of the prompt, if its processor returned it.
+
+    Raises:
+        ValueError: if features of all tokens are given although some are to be dropped, if settings are passed beside
+            features that were compressed before, or if these keep another number than the prompt has room for.
+    """
+    compressions = getattr(features, "video_compressions", None)
+    kept = None if compressions is None else [len(each.indices) for each in compressions]
+    if asked is not None and kept != (numbers := torch.as_tensor(asked).flatten().tolist()):
+        raise ValueError(
+            f"`mm_encoder_outputs['video']` keeps {'all' if kept is None else kept} tokens of the videos, but "
+            f"`{NUM_KEPT}` is {numbers}. Pass the output of this model's `get_video_features` with the same number, "
+            "or the pixels."
+        )
+    if compressions is None:
+        if not isinstance(features, VidCom2VideoFeatures) and settings.may_drop:
+            name = "retention_ratio" if settings.retention_ratio < 1.0 else "max_video_tokens"
+            raise ValueError(
+                f"`mm_encoder_outputs['video']` is a {type(features).__name__} of uncompressed features, but "
+                f"`{name}` is {getattr(settings, name)}. Pass `pixel_values_videos`, the output of this model's "
+                "`get_video_features`, or `retention_ratio=1.0` without a budget."
+            )
+        return None
+    for name in overrides:
+        if name != "compression_positions":
+            raise ValueError(
+                f"`{name}` is {overrides[name]!r} for this call, but `mm_encoder_outputs['video']` was encoded before "
+                "it. Pass the setting to `get_video_features`, or `pixel_values_videos` in place of the features."
+            )
+    keeps_all = all(len(each.indices) == each.num_tokens for each in compressions)
+    return None if keeps_all and asked is None else features
+
+
+def _check_attended(kinds: Tensor, attended: Tensor) -> None:
+    """Check that the mask hides no placeholder. Those of dropped tokens count too, since positions (t, h, w) are
+    computed with them."""
+    num_hidden = 0 if attended.all() else int(((kinds > TEXT) & ~attended).sum())
+    if num_hidden:
+        raise ValueError(
+            f"`attention_mask` hides {num_hidden} placeholders of videos, images or sound. Leave what they stand "
+            "for out of the prompt; if the mask hides a whole prompt, leave that out of the batch."
+        )

@@ -71,14 +71,14 @@ from .modeling.families.modeling_vidcom2_video_llama_3 import (
     VidCom2VideoLlama3Config,
     VidCom2VideoLlama3ForConditionalGeneration,
 )
-from .modeling.methods.compression import VideoCompression, VideoTokens, most_unique_tokens
+from .modeling.methods.compression import VideoCompression, VideoTokens, exact_total, most_unique_tokens
 from .modeling.methods.method_vidcom2 import frame_budgets
 from .modeling.methods.users_methods import TokenMerge, register_compression_method, register_score_method
-from .modeling.prompt.conversation_cache import labels_at
-from .recommended import RECOMMENDED
+from .presets import PAPER, RECOMMENDED
 from .video.reading import Video, read_video
 
 __all__ = [
+    "PAPER",
     "RECOMMENDED",
     "Answer",
     "AnsweredRequest",
@@ -139,9 +139,9 @@ __all__ = [
     "apply",
     "ask",
     "compress",
+    "exact_total",
     "explain",
     "frame_budgets",
-    "labels_at",
     "load",
     "load_watched",
     "most_unique_tokens",

@@ -11,13 +11,14 @@ from types import MethodType
 from typing import Any, TypeVar
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, ProcessorMixin
 
 from .checks import check_settings
 from .configuration.compression_settings import SETTING_NAMES, left_out, with_settings
 from .errors import OptionError
 from .families import FAMILIES, Family, no_class_for
 from .finding_checkpoints import check_settings_of
+from .processors import check_processor, restore, shorten
 from .shipping.shipped_code import CODE_FIELDS
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -28,7 +29,7 @@ OUR_MIXINS = {"VidCom2GenerationMixin", "VidCom2ModelMixin"}
 STOCK_CONFIG = "config_before_vidcom2"
 
 
-def apply(model: Model, **settings: Any) -> Model:
+def apply(model: Model, processor: ProcessorMixin | None = None, **settings: Any) -> Model:
     """Turn a stock model into the VidCom² model of its family, in place. No weight is copied or moved.
 
     Everything else about the model stays as it is: its device, dtype, quantization, adapters, hooks, mode and
@@ -38,6 +39,8 @@ def apply(model: Model, **settings: Any) -> Model:
     Args:
         model: a model of the Transformers class of a supported family, with or without its head, or a `PeftModel`
             around one. If it is already a VidCom² model, only its settings change.
+        processor: its stock processor, which changes in place too: its prompts then have a placeholder for each video
+            token that stays. Without it, prompts have one for every token, and the model shortens them.
         **settings: settings of VidCom² (`retention_ratio=0.15`). Those that are not given come from the config, or are
             the defaults. If they choose another method, those of the config that it does not read are left out.
 
@@ -52,8 +55,12 @@ def apply(model: Model, **settings: Any) -> Model:
     loaded = _inside(model, "apply")
     check_settings(settings)
     check_settings_of("the model", _family_of(loaded), settings)
+    if processor is not None:
+        check_processor("`processor`", processor, _family_of(loaded))
     if _is_ours(type(loaded)):
         _set_together(loaded.config, settings)
+        if processor is not None:
+            shorten(processor, loaded.config)
         return model
     stock_config = loaded.config
     if not (family := _family_of(loaded)).runs_here:
@@ -61,12 +68,16 @@ def apply(model: Model, **settings: Any) -> Model:
     new_class = _class_for(loaded)
     config = with_settings(stock_config, new_class.config_class, settings)
     config.compression_settings(**_of_every_family(settings))  # what is spelled out must be read
+    if processor is not None:
+        shorten(copy.copy(processor), config)  # raises what the change below would, before the model has changed
     _turn(model, loaded, new_class, lambda: copy.copy(config) if config is stock_config else config)
     loaded.__dict__[STOCK_CONFIG] = stock_config
+    if processor is not None:
+        shorten(processor, config)
     return model
 
 
-def remove(model: Model) -> Model:
+def remove(model: Model, processor: ProcessorMixin | None = None) -> Model:
     """Turn a VidCom² model into the stock model of its family, in place. This undoes what `apply` did.
 
     The model gets back the config object that it had before `apply`, including later changes to its fields, but without
@@ -76,6 +87,7 @@ def remove(model: Model) -> Model:
 
     Args:
         model: a model that `apply` returned, one that was loaded with a VidCom² class, or a `PeftModel` around one.
+        processor: its processor, which becomes the stock one again, in place.
 
     Returns:
         The same object.
@@ -100,6 +112,8 @@ def remove(model: Model) -> Model:
     stock_class = _stock_class(type(loaded))
     _turn(model, loaded, stock_class, lambda: _stock_config(loaded, stock_class))
     loaded.__dict__.pop(STOCK_CONFIG, None)
+    if processor is not None:
+        restore(processor)
     return model
 
 

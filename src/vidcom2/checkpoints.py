@@ -1,8 +1,7 @@
 """Load a VidCom² model of any family with its processor. The checkpoint's config says which family it is."""
 
-import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -24,10 +23,11 @@ from .configuration.compression_settings import SETTING_NAMES, CompressionSettin
 from .devices import device_of, torch_device
 from .errors import CheckpointError, OptionError, did_you_mean, is_out_of_memory
 from .families import FAMILIES, Family
-from .finding_checkpoints import CONFIG, Resolved, Source, checkpoint_file, resolve
+from .finding_checkpoints import CONFIG, NAMES_CODE, Resolved, Source, checkpoint_file, read_object, resolve
 from .hub_calls import TRANSPORT_ERRORS
 from .modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
 from .placement import ATTENTION, Placement, check_accelerate, unknown_dtype
+from .processors import check_processor, shorten
 from .records.fingerprints import identity_of
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ HUB_ARGUMENTS = ("token", "cache_dir", "local_files_only", "force_download")  # 
 OF_LOADING = {"dtype", "attn_implementation", "quantization_config"}  # never meant as config fields
 # What Transformers, PyTorch and safetensors raise about a checkpoint's files, and about files that are cut short.
 CUT_SHORT = (SafetensorError, UnpicklingError, EOFError)
-OF_FILES = (OSError, ValueError, TypeError, AttributeError, KeyError, ImportError, RuntimeError, StrictDataclassError)
-OF_FILES += CUT_SHORT
+OF_FILES = (OSError, ValueError, TypeError, AttributeError, LookupError, ImportError, RuntimeError, ArithmeticError)
+OF_FILES += (StrictDataclassError, *CUT_SHORT)
 # Arguments that `load` refuses, with the reason and the remedy.
 NOT_OF_LOAD = {
     "config": "it reads the checkpoint's own. To use another, call `from_pretrained` of the family's class.",
@@ -82,7 +82,7 @@ class Checkpoint:
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:
-        """What identifies the model that gave an answer, as `model_identity` returns it; None if that is unknown."""
+        """What identifies the model that gave an answer, as `identity_of` returns it; None if that is unknown."""
         return None if self.source is None else identity_of(self.source)
 
 
@@ -151,7 +151,9 @@ def load(
             and so on.
 
     Returns:
-        The model, in evaluation mode, and the processor.
+        The model, in evaluation mode, and the processor, which writes a placeholder for each video token that stays.
+        Where their number depends on what a video shows (`compression_rounding="ceil"`), it is the stock processor, and
+        the model shortens its prompts.
 
     Raises:
         CheckpointError: a ValueError, if there is no such checkpoint, its files cannot be read, or VidCom² has no class
@@ -247,12 +249,23 @@ def read_config_and_processor(resolved: Resolved) -> tuple[PreTrainedConfig, Pro
         config = family.model_class.config_class.from_pretrained(path, **pinned, **resolved.settings)
         check_all_read(CompressionSettings.as_dict(config))
     path, pinned = _files(resolved, PROCESSOR_FILES)
+    _check_files(name, "processor", ["processor_config.json", "audio_tokenizer_config.json"], path, **pinned)
     with _unreadable(name, "processor"):
         processor = _processor(family, path, pinned)
+    for part in (config, *vars(config).values(), *vars(processor).values()):
+        forget_code(part)
     if hasattr(config, "read_tokenizer"):  # InternVL's prompts tell by their text what is a frame
         config.read_tokenizer(processor.tokenizer)
     config.complete_processor(processor)
+    shorten(processor, config)
     return config, processor
+
+
+def forget_code(part: object) -> None:
+    """Forget what code the files of a config, a tokenizer or the like name, which would be saved with it."""
+    for values in (getattr(part, "__dict__", {}), getattr(part, "init_kwargs", {})):
+        for name in filter(NAMES_CODE.fullmatch, list(values)):
+            del values[name]
 
 
 def _files(resolved: Resolved, names: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -280,36 +293,6 @@ def _processor(family: Family, path: str, pinned: Mapping[str, Any]) -> Any:
     return processor
 
 
-def check_processor(what: str, processor: object, family: Family) -> None:
-    """Check that a processor is one, and not that of another family. It may be of a class that someone else wrote.
-
-    Args:
-        what: begins the error.
-
-    Raises:
-        OptionError: if it is not.
-    """
-    foreign = foreign_processor([each.__name__ for each in type(processor).__mro__], family)
-    if foreign is None and isinstance(processor, ProcessorMixin):
-        return
-    why = "which is only a part of a processor" if foreign is None else "which belongs to another family"
-    raise OptionError(
-        f"{what} is a {type(processor).__name__}, {why}: {family.name} needs a {family.processor_names[0]}. Take that "
-        "of the checkpoint that the model was made from."
-    )
-
-
-def foreign_processor(names: Sequence[str], family: Family) -> str | None:
-    """Return the processor of another family that a class is, by the names of the class and of those that it extends;
-    None if it is of this family, or of none."""
-    from transformers.models.auto import processing_auto
-
-    known: Any = processing_auto.PROCESSOR_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]  (no other name)
-    every = {*known.values(), *(each for other in FAMILIES.values() for each in other.processor_names)}
-    found = next((name for name in names if name in every), None)
-    return None if found in family.processor_names else found
-
-
 def _load(resolved: Resolved, device: torch.device | None, placed: dict[str, Any]) -> Checkpoint:
     name, source, hub = resolved.name, resolved.source, resolved.hub
     config, processor = read_config_and_processor(resolved)
@@ -317,7 +300,7 @@ def _load(resolved: Resolved, device: torch.device | None, placed: dict[str, Any
     if device is not None and (placed.get("quantization_config") or getattr(config, "quantization_config", None)):
         placed, device = {**placed, "device_map": str(device)}, None  # quantized weights are made where they stay
     of_weights = source.base or source
-    _check_generation_config(name, of_weights, hub)
+    _check_files(name, "generation config", [GENERATION_CONFIG_NAME], of_weights.path, of_weights.commit, **hub)
     _check_quantization(name, config, placed)
     with _unknown_arguments(placed), _unreadable(name, "weights"):
         loading: Any = resolved.family.model_class.from_pretrained(
@@ -336,12 +319,11 @@ def _load(resolved: Resolved, device: torch.device | None, placed: dict[str, Any
     return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor, source)
 
 
-def _check_generation_config(name: str, source: Source, hub: Mapping[str, Any]) -> None:
-    """Refuse a generation_config.json that cannot be read, in whose place Transformers takes its defaults."""
-    file = checkpoint_file(source.path, source.commit, GENERATION_CONFIG_NAME, **hub)
-    with _unreadable(name, "generation config"):
-        if file is not None and not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
-            raise ValueError(f"{GENERATION_CONFIG_NAME} must hold an object")
+def _check_files(name: str, part: str, files: Iterable[str], path: str, revision: str | None, **hub: Any) -> None:
+    """Refuse files in whose place Transformers would take its defaults, or that it would follow to another repo."""
+    with _unreadable(name, part):
+        for file in filter(None, (checkpoint_file(path, revision, each, **hub) for each in files)):
+            read_object(file)
 
 
 def _check_quantization(name: str, config: PreTrainedConfig, placed: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
     from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
+    from .modeling.prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Family:
         square: whether the processor makes each frame square for the vision tower, by squeezing or by cropping it.
         published: the paper's figures; None if the paper has none.
         settings: its settings beyond `CompressionSettings`, with the values that each accepts, the default first.
-        processor: this project's processor, as `module.Class`; None if Transformers has one.
-        stock_processors: the names of Transformers' processors that fit, the usual one first.
+        stock_processors: the names of the processors that fit, the usual one first. Each writes a placeholder for
+            every video token, and is the parent of one in `PROCESSORS`.
         packages: optional packages that the processor needs.
         native: whether Transformers has a stock class that loads the same checkpoints.
         part_of: the `model_type` of checkpoints that hold such a model and others; None if there are none.
@@ -62,7 +63,6 @@ class Family:
     square: bool = False
     published: Published | None = None
     settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    processor: str | None = None
     stock_processors: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     native: bool = True
@@ -95,16 +95,24 @@ class Family:
         return self.model_class.__bases__[-1]
 
     @property
-    def processor_names(self) -> tuple[str, ...]:
-        """The names of the processors that fit, the usual one first."""
-        return self.stock_processors or (str(self.processor).rpartition(".")[2],)
+    def processor(self) -> str:
+        """This project's usual processor, as `module.Class`."""
+        return PROCESSORS[self.stock_processors[0]]
 
     @property
-    def processor_class(self) -> type[ProcessorMixin]:
-        """The usual processor."""
-        if self.processor is not None:
-            return _imported(f"modeling.families.{self.processor}")
-        return getattr(import_module("transformers"), self.stock_processors[0])
+    def processor_class(self) -> type[VidCom2ProcessorMixin]:
+        """This project's usual processor, which writes a placeholder for each video token that stays."""
+        return _imported(f"modeling.families.{self.processor}")
+
+    @property
+    def processor_names(self) -> tuple[str, ...]:
+        """The names of the processors that fit, the usual stock one first."""
+        return (*self.stock_processors, *(PROCESSORS[name].rpartition(".")[2] for name in self.stock_processors))
+
+    def processor_like(self, processor: ProcessorMixin) -> type[VidCom2ProcessorMixin] | None:
+        """Return this project's class that extends a processor's class; None if its class is a user's."""
+        name = PROCESSORS.get(type(processor).__name__)
+        return None if name is None else _imported(f"modeling.families.{name}")
 
     @property
     def build_tiny(self) -> Callable[..., tuple[PreTrainedModel, ProcessorMixin]]:
@@ -126,6 +134,29 @@ def _imported(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     return getattr(import_module(f".{module}", __package__), attribute)
 
+
+# Stock processor -> this project's, which extends it, as `module.Class`.
+PROCESSORS: dict[str, str] = {
+    f"{name}Processor": f"processing_{module}.VidCom2{name}Processor"
+    for name, module in (
+        ("LlavaOnevision", "vidcom2_llava_onevision"),
+        ("LlavaNextVideo", "vidcom2_llava_next_video"),
+        ("Qwen2VL", "vidcom2_qwen2_vl"),
+        ("Qwen2_5_VL", "vidcom2_qwen2_5_vl"),
+        ("Qwen2_5Omni", "qwen_sound"),
+        ("Qwen3OmniMoe", "qwen_sound"),
+        ("Qwen3VL", "vidcom2_qwen3_vl"),
+        ("Cosmos3Edge", "vidcom2_cosmos3_edge"),
+        ("Glm4v", "vidcom2_glm4v"),
+        ("Glm46V", "vidcom2_glm46v"),
+        ("InternVL", "frame_images"),
+        ("SmolVLM", "frame_images"),
+        ("Gemma4", "vidcom2_gemma4"),
+        ("Gemma4Unified", "vidcom2_gemma4_unified"),
+        ("VideoLlama3", "vidcom2_video_llama_3"),
+        ("MiniCPMV4_6", "vidcom2_minicpmv4_6"),
+    )
+} | {"UncompressedLlavaVideoProcessor": "processing_llava_video.LlavaVideoProcessor"}
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
@@ -166,7 +197,7 @@ FAMILIES: dict[str, Family] = {
                 ),
             ),
             settings={"compression_newlines": ("all", "occupied", "trailing")},
-            processor="processing_llava_video.LlavaVideoProcessor",
+            stock_processors=("UncompressedLlavaVideoProcessor",),
             native=False,
         ),
         Family(

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM needs an environment of its own, which `.ci/vllm` makes")
-from engines import CASES, EXACT, Case, Served, engine
+from engines import CASES, KEPT, Case, Served, engine
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
 def repo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     case: Case = request.param
     folder = tmp_path_factory.mktemp(case.name)
-    return Served.saved(folder, case, **EXACT)
+    return Served.saved(folder, case, **KEPT)
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ CASES = [
 CASES_BY_NAME = {case.name: case for case in CASES}
 
 
-EXACT = {"retention_ratio": RATIO, "compression_rounding": "exact"}
+KEPT = {"retention_ratio": RATIO}
 
 
 def save_repo(folder: Path, case: Case, **settings: Any) -> ProcessorMixin:

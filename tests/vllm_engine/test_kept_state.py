@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 import vllm
-from engines import CASES_BY_NAME, EXACT, Served, count_encoded, engine
+from engines import CASES_BY_NAME, KEPT, Served, count_encoded, engine
 
 
 @pytest.fixture(scope="module", params=["llava_onevision", "qwen2_5_vl", "qwen3_vl"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Serve in steps of 48 tokens, which most videos exceed, with room for the features of few videos."""
     case = CASES_BY_NAME[request.param]
-    served = Served.saved(tmp_path_factory.mktemp(case.name), case, **EXACT)
+    served = Served.saved(tmp_path_factory.mktemp(case.name), case, **KEPT)
     served.llm = engine(
         served.folder,
         case,

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engines import CASES_BY_NAME, EXACT, METADATA, Served, engine, video
+from engines import CASES_BY_NAME, KEPT, METADATA, Served, engine, video
 
 
 def served_by(folder: Any, name: str, **arguments: Any) -> Served:
     case = CASES_BY_NAME[name]
-    served = Served.saved(folder, case, **EXACT)
+    served = Served.saved(folder, case, **KEPT)
     served.llm = engine(folder, case, **arguments)
     return served
 

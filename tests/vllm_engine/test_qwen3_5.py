@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import vllm
-from engines import EXACT, ROWS, Case, Served, engine
+from engines import KEPT, ROWS, Case, Served, engine
 
 from vidcom2.tiny import minicpmv as tiny_minicpmv
 from vidcom2.tiny import qwen as tiny
@@ -24,7 +24,7 @@ def test_first_tokens_are_as_likely_as_in_the_transformers_class(
     if name == "minicpmv4_6":
         monkeypatch.setattr(tiny_minicpmv, "QWEN3_5_TEXT", tiny.QWEN3_5_TEXT)
         case = replace(case, build_arguments={"patch_size": 7, "max_slice_nums": 1})
-    served = Served.saved(tmp_path, case, **EXACT)
+    served = Served.saved(tmp_path, case, **KEPT)
     served.model.bfloat16()
     limits = {"limit_mm_per_prompt": {"video": 2, "image": 0}}  # the tower is needed all the same
     served.llm = engine(tmp_path, case, enable_prefix_caching=False, block_size=None, **limits)

@@ -4,14 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
-from engines import CASES_BY_NAME, EXACT, Served
+from engines import CASES_BY_NAME, KEPT, Served
 from make_clips import write_clip
 
 README = Path(__file__).parents[2] / "README.md"
 
 
 def test_the_snippet_for_vllm_answers(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    served = Served.saved(tmp_path / "repo", CASES_BY_NAME["llava_onevision"], **EXACT)
+    served = Served.saved(tmp_path / "repo", CASES_BY_NAME["llava_onevision"], **KEPT)
     write_clip(tmp_path / "clip.mp4", [i / 2 for i in range(8)])
     (snippet,) = re.findall(r"```py\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
     snippet = snippet.replace("org/llava-ov-vidcom2", str(tmp_path / "repo")).replace("/videos", str(tmp_path))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from engines import CASES_BY_NAME, EXACT, Served, count_encoded, engine
+from engines import CASES_BY_NAME, KEPT, Served, count_encoded, engine
 
 HONOURED: list[dict[str, Any]] = [
     {},
@@ -43,7 +43,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.fixture(scope="module", params=["llava_onevision", "qwen2_5_vl"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     case = CASES_BY_NAME[request.param]
-    served = Served.saved(tmp_path_factory.mktemp(case.name), case, **EXACT)
+    served = Served.saved(tmp_path_factory.mktemp(case.name), case, **KEPT)
     served.llm = engine(served.folder, case)
     yield served
     served.llm.llm_engine.engine_core.shutdown()
@@ -86,7 +86,7 @@ def test_only_the_servers_operator_can_choose_a_registered_method(monkeypatch: p
     from vidcom2.vllm_plugin.settings import settings_of_request
 
     monkeypatch.setitem(COMPRESSION_METHODS, "mine", CompressionMethod(name="mine", function=lambda *given: None))
-    mine, engines = {"compression_method": "mine"}, CompressionSettings(compression_rounding="exact")
+    mine, engines = {"compression_method": "mine"}, CompressionSettings()
     with pytest.raises(ValueError, match=r"`compression_method` is 'mine' in a request, .* `--hf-overrides`"):
         settings_of_request(engines, mine, has_mrope=False)
     assert settings_of_request(CompressionSettings(**mine), {}, has_mrope=False).compression_method == "mine"
@@ -96,7 +96,7 @@ def test_a_request_is_held_to_the_bounds_of_the_operator() -> None:
     from vidcom2.configuration.compression_settings import CompressionSettings
     from vidcom2.vllm_plugin.settings import RequestBounds, settings_of_request
 
-    engines = CompressionSettings(compression_rounding="exact", max_video_tokens=40)
+    engines = CompressionSettings(max_video_tokens=40)
     bounds = RequestBounds(min_ratio=0.1, max_ratio=0.5, max_video_tokens=40)
 
     def settings(**asked: Any) -> CompressionSettings:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import CASES_BY_NAME, EXACT, FRAMES, NEW, RATIO, Served
+from engines import CASES_BY_NAME, FRAMES, KEPT, NEW, RATIO, Served
 from make_clips import write_clip
 
 from benchmarks.vllm_server import vllm_server
@@ -30,7 +30,7 @@ def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Served]]:
     name, flags = request.param
     case, folder = CASES_BY_NAME[name], tmp_path_factory.mktemp("repo")
-    served = Served.saved(folder, case, **EXACT)
+    served = Served.saved(folder, case, **KEPT)
     memory = ("--kv-cache-memory-bytes", str(2**26), "--max-model-len", "1024")
     # Two workers on a machine with one memory node must be told their cores.
     environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if flags else {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from engines import CASES_BY_NAME, EXACT, METADATA, WIDTH, Served, engine, image, save_repo, save_stock_repo
+from engines import CASES_BY_NAME, KEPT, METADATA, WIDTH, Served, engine, image, save_repo, save_stock_repo
 from models import save_as_on_the_hub
 
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
@@ -25,13 +25,13 @@ LLAVA, QWEN = CASES_BY_NAME["llava_onevision"], CASES_BY_NAME["qwen2_5_vl"]
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory: pytest.TempPathFactory) -> Served:
     folder = tmp_path_factory.mktemp("llava")
-    return Served.saved(folder, LLAVA, **EXACT)
+    return Served.saved(folder, LLAVA, **KEPT)
 
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Served:
     folder = tmp_path_factory.mktemp("qwen")
-    return Served.saved(folder, QWEN, **EXACT)
+    return Served.saved(folder, QWEN, **KEPT)
 
 
 def changed(served: Served, **settings: Any) -> Any:
@@ -48,7 +48,7 @@ def test_overrides_change_the_repos_settings(llava: Served) -> None:
 @pytest.mark.parametrize("name", ["llava_onevision", "llava_next_video", "qwen2_vl", "qwen2_5_vl", "qwen3_vl_moe"])
 def test_weights_in_the_layout_of_the_hub_are_served(tmp_path: Path, name: str) -> None:
     """`publish` copies the base's weights as they are."""
-    served = Served.saved(tmp_path, CASES_BY_NAME[name], **EXACT)
+    served = Served.saved(tmp_path, CASES_BY_NAME[name], **KEPT)
     expected = served.expected(served.request())
     save_as_on_the_hub(served.case.row, served.model, tmp_path)
     assert served.answers(served.request(), llm=engine(tmp_path, served.case)) == expected
@@ -72,8 +72,7 @@ def test_every_method_of_the_table_is_served() -> None:
     one here, so that somebody has asked whether it is served."""
     assert sorted(COMPRESSION_METHODS) == sorted(("vidcom2", "random", *BY_SIZES))
     for name in COMPRESSION_METHODS:
-        rounding = {} if name in BY_SIZES else {"compression_rounding": "exact"}
-        settings = CompressionSettings(compression_method=name, **rounding)
+        settings = CompressionSettings(compression_method=name)
         check_engine_can_keep(settings, has_mrope=True)
         video = VideoTokens(torch.randn(8, 20, 16), (4, 5))
         assert kept_tokens(settings, 8, (4, 5)) == len(compress_with(settings, video).indices)
@@ -89,8 +88,7 @@ def test_every_method_of_the_table_is_served() -> None:
 )
 def test_other_methods_are_served(tmp_path: Path, name: str, method: str) -> None:
     case, ratio = CASES_BY_NAME[name], 0.5 if name == "qwen3_vl" else 0.34
-    rounding = {"compression_rounding": "exact"} if method == "random" else {}
-    served = Served.saved(tmp_path, case, compression_method=method, retention_ratio=ratio, **rounding)
+    served = Served.saved(tmp_path, case, compression_method=method, retention_ratio=ratio)
     (request,), llm = [served.request()], engine(tmp_path, case)
     (output,) = served.outputs(request, llm=llm)
     assert [list(output.outputs[0].token_ids)] == served.expected(request)
@@ -101,7 +99,7 @@ def test_other_methods_are_served(tmp_path: Path, name: str, method: str) -> Non
 
 def test_trailing_newlines_of_llava_video_are_served(tmp_path: Path) -> None:
     case = CASES_BY_NAME["llava_video"]
-    settings = {"compression_newlines": "trailing", "spatial_pool_mode": "average", "compression_rounding": "exact"}
+    settings = {"compression_newlines": "trailing", "spatial_pool_mode": "average"}
     served = Served.saved(tmp_path, case, **settings)
     request = served.request(ratio=0.2)
     assert served.answers(request, llm=engine(tmp_path, case)) == served.expected(request)
@@ -185,7 +183,7 @@ def test_settings_that_the_engine_cannot_honour_stop_it_at_the_start(
 def test_flags_that_contradict_the_repo_or_each_other_are_refused(llava: Served, qwen: Served) -> None:
     two_ratios = refusal(llava, hf_overrides={"retention_ratio": 0.3}, video_pruning_rate=0.5)
     assert "ratio of 0.5" in two_ratios and "0.3" in two_ratios
-    other_method = {"compression_method": "evs", "compression_rounding": "ceil"}
+    other_method = {"compression_method": "evs"}
     arguments = {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"}
     assert "Leave the flag out" in refusal(qwen, hf_overrides=other_method, **arguments)
     assert "--hf-overrides" in refusal(llava, mm_processor_kwargs={"retention_ratio": 0.5})
@@ -209,14 +207,14 @@ def test_models_that_the_engine_cannot_answer_for_are_refused(
     tmp_path: Path, name: str, build: dict[str, Any], settings: dict[str, Any], arguments: dict[str, Any], reason: str
 ) -> None:
     case = CASES_BY_NAME[name]
-    save_repo(tmp_path, replace(case, build_arguments=case.build_arguments | build), **EXACT, **settings)
+    save_repo(tmp_path, replace(case, build_arguments=case.build_arguments | build), **KEPT, **settings)
     with pytest.raises(Exception, match=reason):
         engine(tmp_path, case, **arguments)
 
 
 def test_frames_of_other_sizes_are_refused_before_the_engine_sees_them(tmp_path: Path) -> None:
     """In the middle of a step, the error would stop the engine for everybody."""
-    internvl, gemma = (Served.saved(tmp_path / name, CASES_BY_NAME[name], **EXACT) for name in ("internvl", "gemma4"))
+    internvl, gemma = (Served.saved(tmp_path / name, CASES_BY_NAME[name], **KEPT) for name in ("internvl", "gemma4"))
     request = internvl.request()
     request["mm_processor_kwargs"] = {"do_resize": False}
     llm = engine(internvl.folder, internvl.case)
@@ -288,7 +286,7 @@ def test_different_settings_never_share_a_cache_entry(llava: Served, tmp_path: P
     keys = [cache_key(llava, settings, **each) for settings in all_settings for each in of_requests]
     assert keys[1] == keys[3]  # half of the tokens, whatever the engine's ratio
     assert len(set(keys)) == 5
-    assert keys[0] == cache_key(llava, {}) == cache_key(llava, {}, **EXACT)
+    assert keys[0] == cache_key(llava, {}) == cache_key(llava, {}, **KEPT)
     case = CASES_BY_NAME["llava_video"]
-    video = Served.saved(tmp_path, case, compression_rounding="exact")
+    video = Served.saved(tmp_path, case)
     assert cache_key(video, {}) != cache_key(video, {"compression_newlines": "trailing"})

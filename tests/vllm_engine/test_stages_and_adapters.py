@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import vllm
-from engines import CASES_BY_NAME, EXACT, NEW, Served, engine
+from engines import CASES_BY_NAME, KEPT, NEW, Served, engine
 from peft import LoraConfig, get_peft_model
 from vllm.lora.request import LoRARequest
 from vllm.model_executor.layers.fused_moe import layer
@@ -22,7 +22,7 @@ def test_two_pipeline_stages_give_the_same_answers(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork would inherit threads that wait for nobody
     case = CASES_BY_NAME["qwen3_vl"]
     case = replace(case, build_arguments={**case.build_arguments, "num_layers": 4})
-    served = Served.saved(tmp_path, case, **EXACT)
+    served = Served.saved(tmp_path, case, **KEPT)
     llm = engine(tmp_path, case, max_num_batched_tokens=96, max_num_seqs=4, **TWO_STAGES)
     asked: list[dict[str, Any]] = [
         {},
@@ -51,7 +51,7 @@ def test_requests_with_and_without_an_adapter_share_a_batch(
         # so that they may be computed as without.
         only = {"lora_target_modules": ["q_proj", "v_proj", "o_proj"]}
         monkeypatch.setattr(layer, "FusedMoEConfig", without_adapters(layer.FusedMoEConfig))
-    served = Served.saved(tmp_path / "repo", case, **EXACT)
+    served = Served.saved(tmp_path / "repo", case, **KEPT)
     adapted = save_adapter(served, tmp_path / "adapter", r".*language_model.*\.(q|v|o|gate|up|down)_proj")
     # On a CPU, vLLM gives a request without an adapter that of the last place, which therefore stays empty.
     llm = engine(served.folder, case, enable_lora=True, max_lora_rank=8, max_loras=2, **only)

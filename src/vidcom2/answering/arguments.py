@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
 
-from ..checkpoints import Checkpoint, check_processor, load_resolved
+from ..checkpoints import Checkpoint, load_resolved
 from ..checks import FAMILY_SETTINGS, check_settings, settings_hint
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError, brief
@@ -13,6 +13,7 @@ from ..families import FAMILIES
 from ..finding_checkpoints import Resolved, resolve
 from ..modeling.hosting.in_transformers import pop_settings
 from ..placement import Placement
+from ..processors import check_processor
 
 if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin

@@ -176,13 +176,12 @@ def load_watched(
 
     Args:
         path: the file.
-        model, processor: the model that watched the video, as in `ask`. Its language model may have been tuned since;
-            then the file may hold no KV cache.
+        model, processor: the model that watched the video, as in `ask`. Its language model may have been tuned since.
         **settings: settings that the video must have been watched with. Others of its settings may be anything.
 
     Raises:
-        OptionError: on a file that is damaged, from a newer version, of another model or with other settings, or whose
-            video has changed since.
+        OptionError: on a file that is damaged, of another version of vidcom2, of another model or with other settings,
+            or whose video has changed since.
         CheckpointError: if the model cannot be loaded.
     """
     asked, file = _settings_alone("load_watched", settings), Path(path)
@@ -217,7 +216,7 @@ def _watch(
     scale_while_reading: Any,
 ) -> Watched:
     """Do what `watch` does. The arguments for the chat template are checked as soon as the processor is known."""
-    source = stamped(fspath(video)) if isinstance(video, str | PathLike) else None
+    source = stamped(video)
     video = _with_times(video, fps, times)
     num_frames = whole_number("num_frames", num_frames)
     found = check_model(model, processor, placement, settings)

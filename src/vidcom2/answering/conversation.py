@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList
+from transformers import DynamicCache
 
 from ..errors import OptionError
 from ..modeling.hosting.in_transformers import CACHE
 from .arguments import with_tokenizer
-from .generation import NumbersAlone
-from .prompting import check_template_arguments
+from .generation import generate
+from .prompting import check_prompt, check_template_arguments
 from .watched import Watched
 
 ANSWER = "⟦answer⟧"  # takes the place of an answer, to find out what the chat template writes behind it
@@ -60,36 +60,28 @@ class Conversation:
             ValueError: on logits that are not numbers.
         """
         model, processor = self.checkpoint.model, cast(Any, self.checkpoint.processor)
-        self._check(question)
-        if self.ids is None:
-            inputs, features = self.watched.begin(question, self.template_arguments, {})
-            if features is not None:
-                positions = self.watched.settings.compression_positions
-                inputs |= {"mm_encoder_outputs": {"video": features}, "compression_positions": positions}
-        else:
-            ids = self._continued(self.ids, question)
-            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), CACHE: self.cache}
-        output: Any = model.generate(
-            **inputs,
-            do_sample=False,
-            max_new_tokens=self.max_new_tokens,
-            use_cache=True,
-            return_dict_in_generate=True,
-            streamer=streamer,
-            num_beams=1,
-            logits_processor=LogitsProcessorList([NumbersAlone()]),
-            **with_tokenizer({}, self.checkpoint),
-        )
-        self.ids, self.cache = output.sequences, output[CACHE]
-        return processor.decode(output.sequences[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
-
-    def _check(self, question: str) -> None:
         if not question.strip():
             raise OptionError(f"the question is {question!r}. Ask something about the video.")
-        for kind in ("video", "image"):
-            sign = getattr(self.checkpoint.processor, f"{kind}_token", None)
-            if sign is not None and sign in question:
-                raise OptionError(f"the question contains {sign!r}, which stands for {kind}s. Leave it out.")
+        if self.ids is None:
+            inputs, features, arguments = self.watched.begin(question, self.template_arguments, {})
+            cache = arguments.get(CACHE, DynamicCache(config=model.config.get_text_config(decoder=True)))
+        else:
+            ids, features, cache = self._continued(self.ids, question), None, self.cache
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        new = generate(
+            model,
+            inputs,
+            features,
+            self.watched.settings.compression_positions,
+            past_key_values=cache,
+            max_new_tokens=self.max_new_tokens,
+            use_cache=True,
+            streamer=streamer,
+            num_beams=1,
+            **with_tokenizer({}, self.checkpoint),
+        )
+        self.ids, self.cache = torch.cat([inputs["input_ids"], new], dim=1), cache
+        return processor.decode(new[0], skip_special_tokens=True).strip()
 
     def _continued(self, ids: Tensor, question: str) -> Tensor:
         """Return the ids of the conversation so far, followed by those of the next question in the chat template."""
@@ -98,6 +90,7 @@ class Conversation:
         chat = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
         text = processor.apply_chat_template(chat, add_generation_prompt=True, **self.template_arguments)
         text = text.partition(ANSWER)[2]
+        check_prompt(processor, text)
         after = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids.to(ids.device)
         if ids[0, -1] == after[0, 0]:  # the model itself generated the token that ends its turn
             after = after[:, 1:]

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import ProcessorMixin
 
 from ..video.reading import SizeOfFrames
+from .prompting import frames_together
 
 
 def size_of_frames(processor: ProcessorMixin) -> SizeOfFrames:
@@ -42,7 +43,7 @@ def resized(processor: ProcessorMixin, num_frames: int, height: int, width: int)
         listening.max_slice_nums = 1  # as `prepare_inputs` passes it
     listening.use_token_compression = False  # VideoLLaMA3's would compare pixels, and there are none here.
     # Processors that join frames in pairs may refuse a single one.
-    num_frames = max(num_frames, getattr(of_videos, "temporal_patch_size", 1))
+    num_frames = max(num_frames, frames_together(processor))
     frames = torch.empty(num_frames, 3, height, width, dtype=torch.uint8, device="meta")
     listening(videos=[frames], do_sample_frames=False, return_tensors="pt")
     return sizes[0] if len(sizes) == 1 else None

@@ -17,7 +17,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from ..configuration.compression_settings import CompressionSettings
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoTokens
-from .prompting import video_arguments
+from .prompting import OF_TEXTS, OF_VIDEOS, video_arguments
 
 if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
@@ -150,8 +150,9 @@ def check_encoded_alike(settings: CompressionSettings, encoded_with: Mapping[str
         if asked.get(name) != encoded_with.get(name):
             raise ValueError(
                 f"`{name}` is {getattr(settings, name)!r} for one of several methods or requests, but their videos are "
-                f"encoded once for all, with {', '.join(f'`{k}={v!r}`' for k, v in encoded_with.items())}. Set it "
-                "where the model is loaded, or in `model.config`, and compare encodings in separate runs."
+                f"encoded once for all, with {', '.join(f'`{k}={v!r}`' for k, v in encoded_with.items())}. For "
+                "requests, set it where the model is loaded, or in `model.config`. For `vidcom2 bench`, leave "
+                "--encode-once out."
             )
 
 
@@ -197,7 +198,8 @@ def generate(
     """Answer a batch of prompts whose videos are encoded.
 
     Args:
-        prompts: `input_ids` (B, L) and the processor's other inputs, on the model's device; pixels are left out.
+        prompts: `input_ids` (B, L) and the processor's other outputs, on the model's device. Only those of `OF_TEXTS`
+            and `OF_VIDEOS` are read.
         features: the features of their videos, as `compress` returns them. To keep all tokens, the `outputs` of
             `encode`. None if a KV cache among the arguments holds the videos.
         positions: the setting `compression_positions`. The features reflect all other settings already.
@@ -215,7 +217,7 @@ def generate(
     processors = LogitsProcessorList([*(arguments.pop("logits_processor", None) or ()), NumbersAlone()])
     with _borders_of_language_model(model, hook):
         output: Any = model.generate(
-            **{name: value for name, value in prompts.items() if name != "pixel_values_videos"},
+            **{name: prompts[name] for name in (*OF_TEXTS, *OF_VIDEOS) if name in prompts},
             **encoded,
             **of_call,
             logits_processor=processors,

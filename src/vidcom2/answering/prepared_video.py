@@ -1,31 +1,35 @@
 """What a processor makes of a video, recorded once, so that a further question about it needs only its text.
 
 A processor writes a text in place of the video's placeholder, such as the time of each frame and a token for each part
-of it, and tokenizes the whole prompt. This text does not depend on the question.
+of it, and tokenizes the whole prompt. This text depends neither on the question nor on what the frames show.
 """
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
 import torch
-from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+from transformers import BatchFeature, LlavaNextVideoProcessor, PreTrainedModel, ProcessorMixin
 
 from ..errors import OptionError
+from ..modeling.methods.compression import VideoCompression
 from ..video.reading import Video
 from .chats import Prompt
-from .prompting import check_vocabulary, prepare_inputs, prompt_text
+from .frame_size import resized
+from .prompting import OF_TEXTS, OF_VIDEOS, check_vocabulary, frames_together, prepare_inputs, prompt_text
 
 QUESTION = "⟦question⟧"  # stands for any question while the processor's text is recorded
-OF_THE_TEXT = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 
 
 class _Recorder:
-    """A tokenizer that remembers the text that it was given, and with which arguments."""
+    """A processor's tokenizer, which remembers the text that it was given, and with which arguments. It refuses a text
+    with another number of placeholders, unless the number is None."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, processor: Any, num_placeholders: int | None) -> None:
+        self._tokenizer, self._num_placeholders = processor.tokenizer, num_placeholders
+        self._placeholders = processor.video_token, processor.image_token
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
@@ -35,6 +39,8 @@ class _Recorder:
 
     def __call__(self, text: Any, **arguments: Any) -> Any:
         self.text, self.arguments = text, arguments
+        if self._num_placeholders is not None:
+            _check_number(sum(map(text[0].count, self._placeholders)), self._num_placeholders)
         return self._tokenizer(text, **arguments)
 
 
@@ -43,18 +49,22 @@ class PreparedVideo:
     """A video as a processor writes it into a prompt.
 
     Attributes:
+        video: how large its frames are and when they are shown, without pixels.
         inputs: the processor's inputs that describe the video, such as its size in patches, without pixels.
         placeholder: the part of a prompt that the processor replaces.
         written: the text that it writes there.
         tokenizer_arguments: how it calls its tokenizer.
         types_tokens: whether its inputs tell which tokens are a video's (`mm_token_type_ids`).
+        scaled_alone: as in `prepare_without_pixels`.
     """
 
+    video: Video
     inputs: dict[str, Any]
     placeholder: str
     written: str
     tokenizer_arguments: dict[str, Any]
     types_tokens: bool
+    scaled_alone: bool = False
 
     def prompt(
         self,
@@ -81,7 +91,7 @@ class PreparedVideo:
                 "question alone. Prepare the inputs with the processor, and call the model's own `generate`."
             )
         encoded = cast(Any, processor).tokenizer([before + self.written + after], **self.tokenizer_arguments)
-        inputs = {name: torch.as_tensor(value) for name, value in encoded.items()}
+        inputs = {name: torch.as_tensor(encoded[name]) for name in OF_TEXTS if name in encoded}
         check_vocabulary(model, inputs["input_ids"])
         if self.types_tokens:
             inputs["mm_token_type_ids"] = cast(Any, model).model.kinds(inputs["input_ids"]).clamp(min=0).long()
@@ -89,34 +99,39 @@ class PreparedVideo:
 
 
 def prepare_video(
-    processor: ProcessorMixin, video: Video, model: PreTrainedModel | None = None
+    processor: ProcessorMixin,
+    video: Video,
+    model: PreTrainedModel | None = None,
+    num_placeholders: int | None = None,
 ) -> tuple[PreparedVideo, BatchFeature]:
     """Let a processor prepare a video, once.
 
     Args:
         model: as in `prepare_inputs`.
+        num_placeholders: how many the processor must write; None if any number is right.
 
     Returns:
         The video for any number of questions. And the inputs with its pixels, for `encode`.
 
     Raises:
-        OptionError: if the processor changes more of the prompt than the part around the video.
+        OptionError: if the processor changes more of the prompt than the part around the video, or writes another
+            number of placeholders.
     """
     recording: Any = copy.copy(processor)
-    recorder = recording.tokenizer = _Recorder(recording.tokenizer)
+    recorder = recording.tokenizer = _Recorder(processor, num_placeholders)
     inputs = prepare_inputs(recording, QUESTION, video, model)
     asked, (made,) = prompt_text(processor, QUESTION), recorder.text
     before, _, after = asked.partition(cast(Any, processor).video_token)
-    start = _common(before, made)
-    end = _common(after[::-1], made[::-1])
+    start = common_length(before, made)
+    end = common_length(after[::-1], made[::-1])
     if QUESTION not in before[:start] + after[len(after) - end :]:
         raise OptionError(
             f"{type(processor).__name__} rewrites the question with the video, so the video cannot be prepared once "
             "for several questions."
         )
-    described = {name: value for name, value in inputs.items() if name not in (*OF_THE_TEXT, "pixel_values_videos")}
     prepared = PreparedVideo(
-        inputs=described,
+        video=video.without_pixels(),
+        inputs={name: inputs[name] for name in OF_VIDEOS if name in inputs},
         placeholder=asked[start : len(asked) - end],
         written=made[start : len(made) - end],
         tokenizer_arguments=recorder.arguments | {"return_tensors": "pt"},
@@ -125,7 +140,56 @@ def prepare_video(
     return prepared, inputs
 
 
-def _common(text: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
-    pairs = zip(text, other)
-    return next((place for place, (one, two) in enumerate(pairs) if one != two), min(len(text), len(other)))
+def prepare_without_pixels(
+    processor: ProcessorMixin, video: Video, compression: VideoCompression, scaled_alone: bool
+) -> PreparedVideo:
+    """Let a processor prepare a video whose features are known, from the frames' size and times alone.
+
+    No pixel is in memory, because the processor is given tensors without values.
+
+    Args:
+        video: its frames may be without pixels.
+        compression: which placeholders the video has.
+        scaled_alone: whether the frames that share their tokens were scaled without the others, as in a live video, so
+            that their size does not depend on how many there are.
+
+    Raises:
+        OptionError: if the processor writes another number of placeholders than the compression knows.
+    """
+    blind: Any = copy.copy(processor)
+    blind.video_processor = of_videos = copy.copy(blind.video_processor)
+    of_videos.use_token_compression = False  # VideoLLaMA3's would compare pixels
+    preprocess, size = of_videos.preprocess, video.frames.shape[1:3]
+    scaled = resized(processor, frames_together(processor), *size) if scaled_alone else None
+    if scaled is not None:
+        size, of_videos.do_resize = scaled, False
+
+    def sizes(videos: Any, **arguments: Any) -> Any:
+        shape, in_prompt = (len(videos[0][0]), 3, *size), compression.in_prompt
+        made = preprocess([torch.empty(shape, dtype=torch.uint8, device="meta")], **arguments)
+        if "video_grid_thw" in made:  # before a text is written, which might fill the memory
+            _check_number(int(made["video_grid_thw"].prod()) // of_videos.merge_size**2, compression.num_tokens)
+        if "video_compression_mask" in made:
+            whole = torch.ones(compression.num_tokens, dtype=torch.bool)
+            made["video_compression_mask"] = whole if in_prompt is None else in_prompt.flatten()
+        if isinstance(processor, LlavaNextVideoProcessor):  # asks NumPy for the size
+            made["pixel_values_videos"] = torch.zeros(()).expand(made["pixel_values_videos"].shape)
+        return made
+
+    of_videos.preprocess = sizes
+    shown = replace(video, frames=np.broadcast_to(np.uint8(0), (len(video.frames), *size, 3)))
+    prepared, _ = prepare_video(blind, shown, num_placeholders=compression.num_placeholders)
+    return replace(prepared, video=video, scaled_alone=scaled_alone)
+
+
+def _check_number(written: int, expected: int) -> None:
+    if written != expected:
+        raise OptionError(
+            f"the processor writes {written} placeholders for the video, which should be {expected}. Take fewer frames."
+        )
+
+
+def common_length(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return how long the beginning is that two sequences have in common."""
+    pairs = zip(one, other)
+    return next((place for place, (here, there) in enumerate(pairs) if here != there), min(len(one), len(other)))

@@ -14,11 +14,21 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..errors import ALIKE, CheckpointError, OptionError, brief, did_you_mean, one_line, sentence
 from ..modeling.methods.compression import VideoCompression
+from ..processors import of_whole_prompts
 from ..video.reading import Video
 from .chats import Prompt, chat_about
 
 # MiniCPM-V's processor would cut large frames into slices.
 NO_SLICES = {"videos_kwargs": {"max_slice_nums": 1}}
+# The outputs of processors, by name: of the text, of videos, and what only the vision tower reads. Nothing else is ever
+# handed to `generate` as an input of the model, whoever asks, and about whichever file.
+OF_TEXTS = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
+OF_VIDEOS = (
+    *("video_grid_thw", "second_per_grid_ts", "video_second_per_grid", "num_frames", "num_frames_per_video"),
+    *("target_sizes_videos", "video_merge_sizes", "video_compression_mask"),
+)
+OF_TEMPLATES = ("messages", "raise_exception", "strftime_now")  # what Transformers itself hands to chat templates
+OF_THE_TOWER = ("pixel_values_videos", "video_position_ids")
 
 
 def check_prompt(processor: ProcessorMixin, prompt: str) -> None:
@@ -44,7 +54,9 @@ def check_template_arguments(processor: ProcessorMixin, arguments: Mapping[str, 
     template = template.get("default") if isinstance(template, dict) else template
     # SmolVLM's processor has another template for chats with a video.
     template = getattr(inspect.getmodule(type(processor)), "DEFAULT_CHAT_TEMPLATE", template)
-    known = _variables(str(template)) - {"messages", "add_generation_prompt"}
+    taken = {*inspect.signature(ProcessorMixin.apply_chat_template).parameters, *OF_TEMPLATES}
+    taken |= cast(Any, processor).tokenizer.special_tokens_map.keys()
+    known = _variables(str(template)) - (taken - {"tools", "documents"})
     for name, value in arguments.items():
         if name not in known:
             raise OptionError(
@@ -80,21 +92,22 @@ def prompt_text(processor: ProcessorMixin, prompt: Prompt, template_arguments: M
         template_arguments: the `chat_template_kwargs` of the call.
 
     Raises:
-        OptionError: on a chat that `chat_about` or the template refuses, and on arguments that the template refuses.
+        OptionError: on a chat that `chat_about` or the template refuses, on arguments that the template refuses, and if
+            it writes more placeholders than that of the video.
     """
     chat = chat_about(prompt)
-    for part in (part for message in chat for part in message["content"]):
-        check_prompt(processor, part.get("text", ""))
     check_template_arguments(processor, template_arguments)
     continues = chat[-1]["role"] == "assistant"
     try:
-        return processor.apply_chat_template(
+        text = processor.apply_chat_template(
             chat, add_generation_prompt=not continues, continue_final_message=continues, **(template_arguments or {})
         )
     except (ValueError, TypeError, jinja2.TemplateError) as error:
         given = f" with `chat_template_kwargs` {brief(dict(template_arguments))}" if template_arguments else ""
         reason = sentence(one_line(error))
         raise OptionError(f"the model's chat template does not take the question{given}: {reason}") from error
+    check_prompt(processor, text.replace(cast(Any, processor).video_token, "", 1))  # whatever part of a chat wrote it
+    return text
 
 
 def check_template(processor: ProcessorMixin) -> None:
@@ -138,7 +151,7 @@ def prepare_inputs(
     batch_size: int = 1,
     template_arguments: Mapping[str, Any] | None = None,
 ) -> BatchFeature:
-    """Return the chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
+    """Return the chat prompt with all its placeholders, and the pixels, as the checkpoint's stock processor makes them.
 
     The processor is told when each frame is shown. Whether it tells the model depends on the family.
 
@@ -150,6 +163,7 @@ def prepare_inputs(
         template_arguments: as in `prompt_text`.
     """
     check_template(processor)
+    processor = of_whole_prompts(processor)
     text = prompt_text(processor, prompt, template_arguments)
     frames, metadata = at_least_a_pair(processor, video)
     inputs: BatchFeature = cast(Any, processor)(  # its annotations lack the arguments for its parts
@@ -167,7 +181,7 @@ def prepare_inputs(
     if "target_sizes_videos" in inputs:  # MiniCPM-V's does not say which frames belong to which video.
         inputs["num_frames_per_video"] = torch.full((batch_size,), len(frames))
     spacing = spacing_of_a_part(video)
-    patch = getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1)
+    patch = frames_together(processor)
     if spacing is not None and "second_per_grid_ts" in inputs:
         # Qwen2.5-VL's processor divides the length of the whole video by the number of frames.
         inputs["second_per_grid_ts"] = torch.full((batch_size,), patch * spacing)
@@ -175,11 +189,20 @@ def prepare_inputs(
         # The processors of Qwen's Omni models read no metadata, and take one or two frames a second for granted.
         spacing = video.duration / len(video.frames) if spacing is None else spacing
         inputs["video_second_per_grid"] = torch.full((batch_size,), patch * spacing)
+    for name in inputs.keys() - {*OF_TEXTS, *OF_VIDEOS, *OF_THE_TOWER}:
+        raise CheckpointError(
+            f"the {type(processor).__name__} returns `{name}`, which vidcom2 does not know. Take Transformers' own."
+        )
     if model is not None:
         check_vocabulary(model, inputs["input_ids"])
         inputs = inputs.to(model.device)
         inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(model.dtype)
     return inputs
+
+
+def frames_together(processor: ProcessorMixin) -> int:
+    """Return how many frames a processor joins, whose tokens are then the same."""
+    return getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1)
 
 
 def at_least_a_pair(processor: ProcessorMixin, video: Video) -> tuple[np.ndarray, dict[str, Any]]:
@@ -188,7 +211,7 @@ def at_least_a_pair(processor: ProcessorMixin, video: Video) -> tuple[np.ndarray
     Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it.
     """
     frames, metadata = video.frames, video.metadata
-    if len(frames) == 1 < getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1):
+    if len(frames) == 1 < frames_together(processor):
         frames = np.concatenate([frames, frames])
         metadata = metadata | {"frames_indices": np.repeat(metadata["frames_indices"], 2)}
     return frames, metadata

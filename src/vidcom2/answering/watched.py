@@ -21,7 +21,7 @@ from .answer import Answer
 from .arguments import check_generate_arguments, pop_call_settings, with_tokenizer
 from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .generation import compress, encode, generate
-from .prepared_video import PreparedVideo, prepare_video
+from .prepared_video import PreparedVideo, common_length, prepare_video
 from .prompting import check_template_arguments
 from .watched_file import read_watched, write_watched
 from .watched_model import encoder_state, model_state
@@ -46,9 +46,11 @@ class Watched:
         features: the features of the kept tokens, on the model's device.
         settings: the settings that the video was compressed with.
         video: the frames; None if the video was loaded by `load_watched`.
-        source: the file that it was read from, and its size and time of change then; None for other videos.
+        source: the file or the pictures that it was read from, and their size and time of change then; None for other
+            videos.
         lost_frames: how many frames of the file could not be decoded.
-        prefix, cache: the ids (P,) of the prompt before the question, and the KV cache that `prefill` filled from it.
+        prefix, cache: the ids (P,) of the prompt before the question, and the KV cache that `prefill` filled from it;
+            None before.
     """
 
     def __init__(
@@ -58,16 +60,14 @@ class Watched:
         features: VidCom2VideoFeatures,
         settings: CompressionSettings,
         video: Video | None = None,
-        source: tuple[str, str] | None = None,
+        source: tuple[str | list[str], str] | None = None,
         lost_frames: int = 0,
-        prefix: Tensor | None = None,
-        cache: Any = None,
     ) -> None:
         self.checkpoint, self.prepared, self.features, self.settings = checkpoint, prepared, features, settings
         self.video, self.source, self.lost_frames = video, source, lost_frames
-        self.prefix, self.cache = prefix, cache
-        self._encoder_then = encoder_state(checkpoint.model)
-        self._filled_by = None if cache is None else model_state(checkpoint.model)
+        self.prefix: Tensor | None = None
+        self.cache: Any = None
+        self._encoder_then, self._filled_by = encoder_state(checkpoint.model), None
 
     @overload
     def ask(  # pyright: ignore[reportOverlappingOverload]  (a text is a sequence of texts, too)
@@ -134,7 +134,7 @@ class Watched:
             return self
         inputs, *others = (self.inputs(probe) for probe in PROBES)
         ids = inputs["input_ids"]
-        length = min(_common(ids[0], other["input_ids"][0]) for other in others)
+        length = min(common_length(ids[0, :-1].tolist(), each["input_ids"][0, :-1].tolist()) for each in others)
         prefix = ids[:, :length]
         if int(model.model.is_video(prefix).sum()) < int(model.model.is_video(ids).sum()):
             raise OptionError("the model's chat template writes the question before the video. Ask without `prefill`.")
@@ -151,39 +151,36 @@ class Watched:
         self.prefix, self.cache, self._filled_by = prefix[0], cache, model_state(model)
         return self
 
-    def save(self, path: str | PathLike[str], prefill: bool = False) -> None:
-        """Write the video as the model watched it, without pixels, to one safetensors file.
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the video as the model watched it, without pixels and without a KV cache, to one safetensors file.
 
         Args:
             path: where to write it, a name that ends in `.watched`. An existing file is replaced, once the new one is
                 whole.
-            prefill: also write the KV cache of the prompt before the question, which `prefill` makes.
 
         Raises:
-            OptionError: on a file that cannot be written, a kind of KV cache that a file cannot hold, and a model whose
-                encoder has changed since.
+            OptionError: on a file that cannot be written, and a model whose encoder has changed since.
         """
         check_watched_target(Path(path))
         self._check_encoder()
-        if prefill:
-            self.prefill()
-        write_watched(self, Path(path), with_cache=prefill)
+        write_watched(self, Path(path))
 
     # -----------------------------------------------------------------------------------------------------------------
 
     def begin(
         self, prompt: Prompt, template_arguments: Mapping[str, Any] | None, arguments: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], VidCom2VideoFeatures | None]:
-        """Return what `generation.generate` takes for a question: the inputs, and the features of the video.
+    ) -> tuple[dict[str, Any], VidCom2VideoFeatures | None, dict[str, Any]]:
+        """Return what `generation.generate` takes for a question: the inputs, the features of the video, and the
+        arguments.
 
-        Where the prompt and the arguments of `generate` can continue the KV cache, a copy of it is among the inputs,
-        and the features are None.
+        Where the prompt and the arguments can continue the KV cache, a copy of it is among the arguments, and the
+        features are None.
         """
         self._check_encoder()
         inputs = self.inputs(prompt, template_arguments)
         if self.can_continue(inputs["input_ids"], arguments):
-            return inputs | {CACHE: copy.deepcopy(self.cache)}, None
-        return inputs, self.features
+            return inputs, None, {**arguments, CACHE: copy.deepcopy(self.cache)}
+        return inputs, self.features, dict(arguments)
 
     def inputs(self, prompt: Prompt, template_arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the processor's inputs for a question, without pixels."""
@@ -192,7 +189,7 @@ class Watched:
 
     def _answer(self, prompt: Prompt, arguments: dict[str, Any], template_arguments: Mapping | None) -> Answer:
         model, processor = self.checkpoint.model, self.checkpoint.processor
-        inputs, features = self.begin(prompt, template_arguments, arguments)
+        inputs, features, arguments = self.begin(prompt, template_arguments, arguments)
         new = generate(model, inputs, features, self.settings.compression_positions, **arguments)[0]
         is_video = model.model.is_video(inputs["input_ids"])
         video_tokens = len(self.features.pooler_output[0])
@@ -269,8 +266,7 @@ def load_watched_file(
     header: Mapping[str, Any],
     checkpoint: Checkpoint,
     asked: Mapping[str, Any],
-    encoder: Mapping[str, Any] | None = None,
-    with_cache: bool = True,
+    encoder: Mapping[str, str] | None = None,
 ) -> Watched:
     """Return the video that `Watched.save` wrote to a file.
 
@@ -278,17 +274,9 @@ def load_watched_file(
         header: what `read_header` returned for the file.
         asked: settings that it must have been watched with.
         encoder: the `encoder_identity` of the checkpoint, if it is known already.
-        with_cache: whether a KV cache in it is of use. Without it, the language model may be another.
 
     Raises:
         OptionError: on a file that `read_watched` refuses, and on other settings.
     """
     check_kept(CompressionSettings(**header["settings"]), asked)
-    return Watched(checkpoint, **read_watched(path, header, checkpoint, encoder, with_cache))
-
-
-def _common(ids: Tensor, other: Tensor) -> int:
-    """Return how many ids two prompts begin with alike, but less than all of either."""
-    length = min(len(ids), len(other)) - 1
-    differ = (ids[:length] != other[:length]).nonzero()
-    return int(differ[0]) if len(differ) else length
+    return Watched(checkpoint, **read_watched(path, header, checkpoint, encoder))

@@ -1,142 +1,106 @@
-"""The file of a watched video: its kept features, how it stands in a prompt, and maybe a KV cache, in safetensors.
+"""The file of a watched video, in safetensors: the features of its kept tokens, and what the processor of the loading
+model needs to write the prompt, which are numbers.
 
-The tensors are as they were. One JSON text in the header holds all else, and a sha256 of both, since safetensors
-does not notice a changed byte. Nothing in the file is code, and nothing is unpickled.
+Files are passed on, so what is in one may be anybody's. It is data: nothing in it names an argument, a class or a text
+for the prompt. What `write_watched` would not write is refused, also where the checksums are right, since anyone can
+compute these.
 
 A model may read the file if it would have made the same one: `watched_model.py`.
 """
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-import transformers
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
-from transformers import DynamicCache
 
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
-from ..errors import OptionError, one_line
+from ..errors import OptionError, brief, is_out_of_memory, one_line, sentence
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
-from ..modeling.families.llava_videos import VideoLayout
 from ..modeling.methods.compression import VideoCompression
 from ..records.fingerprints import video_changed, video_stamp
 from ..records.whole_files import TakenError, write_alone
-from .prepared_video import PreparedVideo
-from .watched_model import encoder_identity, model_identity
+from ..video.reading import Video
+from .prepared_video import prepare_without_pixels
+from .prompting import frames_together
+from .watched_model import encoder_identity
 
 if TYPE_CHECKING:
     from .watched import Watched
 
-FORMAT = 2
-HEADER = "vidcom2"
-# The kinds of layers of a KV cache that are written, with the tensors and numbers that each holds. Others are refused,
-# since what is not known would be lost silently.
-ATTENTION, LINEAR = ("keys", "values"), ("conv_states", "recurrent_states")
-LAYERS: dict[str, tuple[str, ...]] = {
-    "DynamicLayer": ATTENTION,
-    "DynamicSlidingWindowLayer": ATTENTION,
-    "LinearAttentionLayer": LINEAR,
-    "LinearAttentionAndFullAttentionLayer": ATTENTION + LINEAR,
-    "LinearAttentionAndSlidingWindowAttentionLayer": ATTENTION + LINEAR,
-    "DummyLayer": (),
-}
+FORMAT = 3
+HEADER, CHECKSUM = "vidcom2", "sha256"  # of the metadata: a JSON text, and the digest of this text
 AGAIN = "Watch the video again: `vidcom2.watch(...)` and `save`."
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Writing
-# ---------------------------------------------------------------------------------------------------------------------
+# The most that a file may hold. What lies beyond would take a processor minutes, or fill the memory.
+MOST_BYTES, MOST_FRAMES, MOST_TOKENS, MOST_SIDE, MOST_SECONDS = 2**20, 2**14, 2**20, 2**15, 1e10
 
 
-def write_watched(watched: "Watched", path: Path, with_cache: bool) -> None:
+# The entries of the header: of which type each is, and for numbers the least and the most. `tensors` is the digest of
+# the tensors; four texts identify the encoder; `rows` and `columns` are 0 where a frame's tokens form no grid.
+ENTRIES: dict[str, tuple[Any, ...]] = {
+    "format": (int, FORMAT, FORMAT),
+    "settings": (dict,),
+    **dict.fromkeys(("tensors", "dtype", "weights", "config", "processor", "stamp"), (str,)),
+    "source": (list,),
+    **dict.fromkeys(("height", "width"), (int, 1, MOST_SIDE)),
+    "scaled_alone": (bool,),
+    "fps": (float, 1e-9, 1e12),
+    "total_num_frames": (int, 1, 2**53),
+    "tokens_per_frame": (int, 1, MOST_TOKENS),
+    **dict.fromkeys(("rows", "columns"), (int, 0, MOST_TOKENS)),
+    "lost_frames": (int, 0, 2**53),
+}
+
+
+def write_watched(watched: "Watched", path: Path) -> None:
     """Write a watched video so that the file is whole or, after an interruption, what it was before.
 
     Raises:
-        OptionError: on a file that cannot be written, and on a KV cache with a layer of an unknown kind.
+        OptionError: on a file that cannot be written, and on a video that could not be read again.
     """
-    features, model = watched.features, watched.checkpoint.model
-    compression = features.video_compressions[0]
-    tensors = {"features": features.pooler_output[0]}
-    for number, layer in enumerate(features.deepstack_features or ()):
-        tensors[f"deepstack.{number}"] = layer[0]
-    of_compression, numbers = _parts(vars(compression) | {"merge": None, "layout": None})
-    of_inputs, rest = _parts(watched.prepared.inputs)
-    tensors |= {f"compression.{name}": value for name, value in of_compression.items()}
-    tensors |= {f"inputs.{name}": value for name, value in of_inputs.items()}
+    features, prepared = watched.features, watched.prepared
+    source, stamp = watched.source or ([], "")
+    (compression,) = features.video_compressions
+    found = {
+        "features": features.pooler_output[0],
+        **{f"deepstack.{number}": layer[0] for number, layer in enumerate(features.deepstack_features or ())},
+        "frames_indices": torch.as_tensor(prepared.video.frames_indices),
+        "indices": compression.indices.long(),
+        **({} if compression.in_prompt is None else {"in_prompt": compression.in_prompt}),
+    }
+    # A user's method may return tensors that share memory, which safetensors refuses.
+    tensors = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in found.items()}
     header = {
         "format": FORMAT,
-        "transformers": transformers.__version__,
-        "class": type(model).__name__,
+        "tensors": _sha256(tensors),
         "settings": watched.settings.as_dict(),
-        "encoder": encoder_identity(watched.checkpoint),
-        "compression": numbers,
-        "layout": _named(compression.layout),
-        "prepared": {name: value for name, value in vars(watched.prepared).items() if name != "inputs"},
-        "inputs": rest,
-        "source": watched.source,
+        **encoder_identity(watched.checkpoint),
+        "source": [source] if isinstance(source, str) else source,
+        "stamp": stamp,
+        **dict(zip(("height", "width"), prepared.video.frames.shape[1:3], strict=True)),
+        "scaled_alone": prepared.scaled_alone,
+        "fps": float(prepared.video.fps),
+        "total_num_frames": int(prepared.video.total_num_frames),
+        "tokens_per_frame": compression.tokens_per_frame,
+        **dict(zip(("rows", "columns"), compression.grid or (0, 0), strict=True)),
         "lost_frames": watched.lost_frames,
     }
-    if with_cache:
-        of_cache, header["layers"] = _layers(watched.cache)
-        assert watched.prefix is not None
-        tensors |= {"prefix": watched.prefix, **of_cache}
-        tensors |= {f"memory.{name}": value for name, value in model.cache_memory(watched.cache).items()}
-        header["model"] = model_identity(model)
-    # A user's method may return tensors that share memory, which safetensors refuses.
-    tensors = {
-        name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()
-    }
-    header["sha256"] = _sha256(tensors, json.loads(json.dumps(header)))
     try:
-        write_alone(path.resolve(), save(tensors, metadata={HEADER: json.dumps(header)}))
-    except (OSError, TakenError) as error:
-        raise OptionError(f"cannot write {str(path)!r}: {one_line(error)}. Nothing was changed.") from error
-
-
-def _parts(values: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Divide values into tensors and those that JSON holds. Raises an OptionError on any other."""
-    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    rest = {name: value for name, value in values.items() if name not in tensors and value is not None}
-    try:
-        json.dumps(rest)
-    except TypeError as error:
-        raise OptionError(f"the video cannot be written: {one_line(error)}.") from error
-    return tensors, rest
-
-
-def _named(layout: VideoLayout | None) -> tuple[str, dict[str, Any]] | None:
-    return None if layout is None else (type(layout).__name__, asdict(layout))
-
-
-def _layers(cache: Any) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Return the tensors of a KV cache, and of each layer its kind and the number of tokens that it stands for."""
-    tensors, layers = {}, []
-    for number, layer in enumerate(cache.layers):
-        kind = type(layer).__name__
-        if kind not in LAYERS:
-            raise OptionError(
-                f"the KV cache has a layer of the kind {kind}, which the file cannot hold. Leave `prefill` out: the "
-                "features alone can be saved."
-            )
-        for name in LAYERS[kind]:
-            value = getattr(layer, name)
-            states = value if isinstance(value, dict) else {0: value}
-            tensors |= {f"cache.{number}.{name}.{i}": state for i, state in states.items() if state is not None}
-        layers.append({"kind": kind, "tokens": getattr(layer, "cumulative_length", None)})
-    return tensors, layers
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading
-# ---------------------------------------------------------------------------------------------------------------------
+        _check_header(header)
+        _features_of(watched.checkpoint, header, tensors)
+        text = json.dumps(header)
+        write_alone(path.resolve(), save(tensors, metadata={HEADER: text, CHECKSUM: _digest(text)}))
+    except (OSError, OptionError, TakenError) as error:
+        raise OptionError(f"cannot write {str(path)!r}: {sentence(one_line(error))} Nothing was changed.") from error
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -147,130 +111,205 @@ def read_header(path: Path) -> dict[str, Any]:
             has changed since it was watched.
     """
     with _opened(path) as file:
-        header = _header(path, file)
-    if header["format"] != FORMAT:
-        raise OptionError(
-            f"{str(path)!r} has format {header['format']}, and this version of vidcom2 reads {FORMAT}. {AGAIN}"
-        )
-    if header["source"] and video_changed(header["source"][1], video_stamp(header["source"][0])):
-        raise OptionError(f"{header['source'][0]!r} has changed since {str(path)!r} was made of it. {AGAIN}")
+        header = _header(file)
+    if _has_changed(header["source"], header["stamp"]):
+        raise OptionError(f"{brief(header['source'])} has changed since {str(path)!r} was made of it. {AGAIN}")
     return header
 
 
 def read_watched(
-    path: Path,
-    header: Mapping[str, Any],
-    checkpoint: Checkpoint,
-    encoder: Mapping[str, Any] | None = None,
-    with_cache: bool = True,
+    path: Path, header: Mapping[str, Any], checkpoint: Checkpoint, encoder: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the attributes of the `Watched` that a file holds, for the model that watched it.
 
     Args:
         header: what `read_header` returned for the file.
-        encoder, with_cache: as in `load_watched_file`.
+        encoder: as in `load_watched_file`.
 
     Raises:
-        OptionError: on a file with a changed byte, and on another model.
+        OptionError: on a file that `write_watched` did not write, and on another model.
     """
-    model = checkpoint.model
-    _check_same(path, "encoder", header["encoder"], encoder or encoder_identity(checkpoint))
+    _check_same(path, header, encoder or encoder_identity(checkpoint))
     with _opened(path) as file:
-        if _header(path, file) != header:
-            raise OptionError(f"{str(path)!r} was replaced while it was read. Load it again.")
-        # Clones, since the others are the file itself: whoever writes to it would change them.
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  (it is no dict)
-    if _sha256(tensors, header) != header["sha256"]:
-        raise OptionError(f"{str(path)!r} is damaged: it is not what was written. {AGAIN}")
-    tensors = {name: value.to(model.device) for name, value in tensors.items()}
-    of = partial(_below, tensors)
-    layout = None
-    if header["layout"] is not None:
-        kind, values = header["layout"]
-        layout = next(each for each in (VideoLayout, *VideoLayout.__subclasses__()) if each.__name__ == kind)(**values)
-    numbers: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in header["compression"].items()
-    }
-    features = VidCom2VideoFeatures(
-        pooler_output=(tensors["features"],),
-        deepstack_features=[(layer,) for layer in of("deepstack").values()] or None,
-        video_compressions=(VideoCompression(**of("compression"), **numbers, layout=layout),),
-    )
-    found = {
-        "features": features,
-        "prepared": PreparedVideo(inputs=of("inputs") | header["inputs"], **header["prepared"]),
-        "settings": CompressionSettings(**header["settings"]),
-        "source": tuple(header["source"]) if header["source"] else None,
-        "lost_frames": header["lost_frames"],
-    }
-    if with_cache and "layers" in header:
-        _check_same(path, "model", header["model"], model_identity(model))
-        cache = _cache(model, header["layers"], of("cache"))
-        model.restore_cache_memory(cache, of("memory"))
-        found |= {"prefix": tensors["prefix"], "cache": cache}
-    return found
+        if _header(file) != header:
+            raise OptionError("it was replaced while it was read")
+        tensors = _tensors(file, checkpoint.model)
+        if _sha256(tensors) != header["tensors"]:
+            raise OptionError("it is damaged: it is not what was written")
+        features = _features_of(checkpoint, header, tensors)
+        indices = tensors["frames_indices"].numpy()
+        frames = np.broadcast_to(np.uint8(0), (len(indices), header["height"], header["width"], 3))
+        video = Video(frames, indices, header["fps"], header["total_num_frames"])
+        (compression,) = features.video_compressions
+        source = header["source"]
+        return {
+            "prepared": prepare_without_pixels(checkpoint.processor, video, compression, header["scaled_alone"]),
+            "features": features,
+            "settings": CompressionSettings(**header["settings"]),
+            "source": (source[0] if len(source) == 1 else source, header["stamp"]) if source else None,
+            "lost_frames": header["lost_frames"],
+        }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What may be in a file
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
+    """Open a file of safetensors. Whatever is wrong with it meanwhile becomes the same kind of error."""
     if path.is_dir():
         raise OptionError(f"{str(path)!r} is a folder. Pass a file that `Watched.save` wrote.")
+    if not path.is_file():
+        raise OptionError(f"there is no file {str(path)!r}. `Watched.save` writes one.")
     try:
+        with path.open("rb") as file:
+            if int.from_bytes(file.read(8), "little") > MOST_BYTES:
+                raise OptionError("it is of an older version of vidcom2, or no watched video")
         with safe_open(path, framework="pt") as file:
             yield file
-    except FileNotFoundError:
-        raise OptionError(f"there is no file {str(path)!r}. `Watched.save` writes one.") from None
-    except (OSError, SafetensorError) as error:
-        raise OptionError(f"{str(path)!r} cannot be read, or is cut short: {one_line(error)}. {AGAIN}") from error
+    except Exception as error:  # processors, too, raise whatever they like on sizes that no video has
+        if is_out_of_memory(error):
+            raise
+        short = "it is cut short, or no file of safetensors: " if isinstance(error, SafetensorError) else ""
+        raise OptionError(f"{str(path)!r} cannot be used: {short}{one_line(error).rstrip('.')}. {AGAIN}") from error
 
 
-def _header(path: Path, file: Any) -> dict[str, Any]:
-    try:
-        return json.loads((file.metadata() or {})[HEADER])
-    except (KeyError, ValueError):
-        raise OptionError(f"{str(path)!r} is not a video that was watched. {AGAIN}") from None
+def _header(file: Any) -> dict[str, Any]:
+    """Return the header of a file that is open. Its checksum is compared before anything in it is looked at."""
+    metadata = file.metadata() or {}
+    if _digest(metadata.get(HEADER, "")) != metadata.get(CHECKSUM):
+        raise OptionError("it is damaged, of an older version of vidcom2, or no watched video")
+    header = json.loads(metadata[HEADER])
+    _check_header(header)
+    return header
 
 
-def _check_same(path: Path, what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _check_header(header: Any) -> None:
+    """Check the entries of a header. Raises a ValueError on the first that it cannot have."""
+    if type(header) is not dict or header.keys() != ENTRIES.keys() or header["format"] != FORMAT:
+        raise OptionError("it is of another version of vidcom2, or `save` did not write its header")
+    for name, (kind, *bounds) in ENTRIES.items():
+        if type(header[name]) is not kind or (bounds and not bounds[0] <= header[name] <= bounds[1]):
+            raise OptionError(f"`{name}` in its header is of another kind, or out of bounds")
+    if not all(type(each) is str for each in header["source"]):
+        raise OptionError("`source` in its header holds more than names")
+    if CompressionSettings(**header["settings"]).as_dict() != header["settings"]:
+        raise OptionError("it lacks some settings")
+    if header["rows"] * header["columns"] != header["tokens_per_frame"] and (header["rows"] or header["columns"]):
+        raise OptionError("`rows` and `columns` in its header are not those of `tokens_per_frame`")
+
+
+def _tensors(file: Any, model: Any) -> dict[str, Tensor]:
+    """Return the tensors of a file that is open, if they are those of a watched video and not too large."""
+    levels, width = _levels_of(model)
+    given = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (it is no dict)
+    for name in {*levels, "frames_indices", "indices"} - given.keys():
+        raise OptionError(f"it lacks `{name}`")
+    for name, each in given.items():
+        most = MOST_TOKENS * (width if name in levels else 1)
+        if name not in {*levels, "frames_indices", "indices", "in_prompt"} or math.prod(each.get_shape()) > most:
+            raise OptionError(f"it has the tensor {brief(name)}, which is too large, or has no place in it")
+    # Clones, since the others are the file itself: whoever writes to it would change them.
+    return {name: file.get_tensor(name).clone() for name in given}
+
+
+def _levels_of(model: Any) -> tuple[list[str], int]:
+    """Return the names of the features that a model reads, which are those of the kept tokens and what its first layers
+    add to these, and the number of their channels."""
+    layers = getattr(getattr(model.model, "visual", None), "deepstack_merger_list", ())
+    names = ["features", *(f"deepstack.{number}" for number in range(len(layers)))]
+    return names, model.config.get_text_config(decoder=True).hidden_size
+
+
+def _features_of(
+    checkpoint: Checkpoint, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> VidCom2VideoFeatures:
+    """Return the features of a video, on the model's device.
+
+    Args:
+        header: a header that is checked.
+        tensors: those of the names that a file has.
+
+    Raises:
+        OptionError: if they do not fit together, or do not fit the model.
+    """
+    model: Any = checkpoint.model
+    for name in ("indices", "frames_indices"):
+        each = tensors[name]
+        is_list = each.dtype == torch.int64 and each.ndim == 1 and each.numel() > 0
+        if not is_list or each.min() < 0 or not (each.diff() > 0).all():
+            raise OptionError(f"its `{name}` are not ascending whole numbers")
+    indices, times, in_prompt = tensors["indices"], tensors["frames_indices"], tensors.get("in_prompt")
+    num_frames, tokens_per_frame = -(-len(times) // frames_together(checkpoint.processor)), header["tokens_per_frame"]
+    num_tokens = num_frames * tokens_per_frame
+    seconds = max(times[-1].item(), header["total_num_frames"]) / header["fps"]
+    if len(times) > MOST_FRAMES or num_tokens > MOST_TOKENS or seconds > MOST_SECONDS:
+        raise OptionError(
+            f"it has {len(times):,} frames with {num_tokens:,} tokens in {seconds:g} seconds, but may have at most "
+            f"{MOST_FRAMES:,} with {MOST_TOKENS:,} in {MOST_SECONDS:g}"
+        )
+    if indices[-1] >= num_tokens:
+        raise OptionError(f"it keeps the token {indices[-1]} of {num_tokens}")
+    if in_prompt is not None:
+        in_prompt = in_prompt.view(torch.uint8) > 0  # a file may hold other bytes than 0 and 1
+        if in_prompt.shape != (num_frames, tokens_per_frame) or not in_prompt.flatten()[indices].all():
+            raise OptionError("it keeps tokens that have no placeholder")
+    layout_of = getattr(model.model, "layout_of", None)
+    layout = layout_of and layout_of(model.config, num_frames, model.config.vision_config.image_size)
+    if layout is not None and layout.num_tokens != num_tokens:
+        raise OptionError(f"it has {num_tokens} tokens, but as many frames have {layout.num_tokens} in this model")
+    compression = VideoCompression(
+        indices.to(model.device),
+        torch.bincount(indices // tokens_per_frame, minlength=num_frames).to(model.device),
+        tokens_per_frame=tokens_per_frame,
+        grid=(header["rows"], header["columns"]) if header["rows"] else None,
+        in_prompt=None if in_prompt is None else in_prompt.to(model.device),
+        layout=layout,
+    )
+    names, width = _levels_of(model)
+    shape, levels = (len(compression.placeholders), width), [tensors[name] for name in names]
+    for level in levels:
+        if level.shape != shape or level.dtype != levels[0].dtype or not level.is_floating_point():
+            raise OptionError(f"its features are not of shape {shape}, or not all of one dtype")
+        if not level.isfinite().all():
+            raise OptionError("its features are not finite")
+    features, *layers = (level.to(model.device) for level in levels)
+    return VidCom2VideoFeatures(
+        pooler_output=(features,),
+        deepstack_features=[(layer,) for layer in layers] or None,
+        video_compressions=(compression,),
+    )
+
+
+def _check_same(path: Path, then: Mapping[str, Any], now: Mapping[str, str]) -> None:
     """Check that the model is the one that watched the video. Raises an OptionError that names what differs."""
-    differ = [name for name in then if then[name] != now.get(name)]
-    if differ:
-        name = differ[0]
-        values = "" if name in ("weights", "config", "processor") else f" ({then[name]!r} then, {now.get(name)!r} now)"
-        verb = "differ" if name == "weights" else "differs"
-        as_then = name in ("dtype", "attn_implementation")
-        remedy = f"Load the model with `{name}` as then, or watch the video again." if as_then else AGAIN
-        raise OptionError(f"{str(path)!r} was made by another model: the {what}'s {name} {verb}{values}. {remedy}")
+    for name, value in now.items():
+        if then[name] != value:
+            what, remedy = f"the encoder differs in its {name}", AGAIN
+            if name == "dtype":
+                what += f" ({brief(then[name])} then, {value!r} now)"
+                remedy = "Load the model with `dtype` as then, or watch the video again."
+            raise OptionError(f"{str(path)!r} was made by another model: {what}. {remedy}")
 
 
-def _below(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with this one, in order, without it."""
-    found = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
-    return dict(sorted(found.items(), key=lambda each: (len(each[0]), each[0])))  # 10 comes after 9
+def _has_changed(source: list[str], then: str) -> bool:
+    """Tell whether a video, or one of its pictures, has changed since. The file may name any path, so nothing is opened
+    or fetched, and only ordinary files on this machine's own paths are looked at: asking for a share would send a
+    password's hash there."""
+    is_local = all(
+        Path(name).is_absolute() and not name.startswith(("//", "\\\\")) and Path(name).is_file() for name in source
+    )
+    return is_local and video_changed(then, video_stamp(source[0] if len(source) == 1 else source))
 
 
-def _cache(model: Any, layers: list[dict[str, Any]], states: Mapping[str, Tensor]) -> DynamicCache:
-    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-    for number, (layer, written) in enumerate(zip(cache.layers, layers, strict=True)):
-        assert type(layer).__name__ == written["kind"]  # the model is the same, and so is Transformers
-        own: Any = layer
-        found = _below(states, str(number))
-        if "keys.0" in found:
-            own.update(found["keys.0"], found["values.0"])
-        if written["tokens"] is not None:
-            own.cumulative_length = written["tokens"]
-        for name, state in found.items():
-            kind, _, place = name.partition(".")
-            if kind == "conv_states":
-                own.update_conv_state(state, state_idx=int(place))
-            elif kind == "recurrent_states":
-                own.update_recurrent_state(state, state_idx=int(place))
-    return cache
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _sha256(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> str:
-    rest = {name: value for name, value in header.items() if name != "sha256"}
-    total = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+def _sha256(tensors: Mapping[str, Tensor]) -> str:
+    total = hashlib.sha256()
     for name in sorted(tensors):
         total.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
         total.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())

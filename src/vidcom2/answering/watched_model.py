@@ -1,7 +1,7 @@
 """The model that watched a video: whether another one is the same, and whether this one has changed since.
 
 For the features of a video, the tower, the projector and the processor must be the same, so a language model that was
-tuned since can still use them. For a KV cache the whole model must be.
+tuned since can still use them.
 """
 
 import hashlib
@@ -12,7 +12,6 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
@@ -28,33 +27,35 @@ LANGUAGE_MODEL = ("language_model.",)  # how its names in the inner model begin;
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def encoder_identity(checkpoint: Checkpoint) -> dict[str, Any]:
+def encoder_identity(checkpoint: Checkpoint) -> dict[str, str]:
     """Return what the features of a video and its place in a prompt depend on besides the settings: all weights but the
     language model's, their config, and the processor."""
     inner: Any = checkpoint.model.model
     return {
         "dtype": str(inner.dtype),
-        "weights": _weights(inner, without=LANGUAGE_MODEL),
+        "weights": _weights(inner),
         "config": _of_json(_declared(inner.config, without=("text_config",))),
-        "processor": _of_json(_of_processor(checkpoint.processor)),
+        "processor": processor_identity(checkpoint.processor, of_video=True),
     }
 
 
-def _of_processor(processor: Any) -> list[dict[str, Any]]:
-    # The chat template is read anew for each question.
-    own = {name: value for name, value in vars(processor).items() if name != "chat_template"}
-    of_parts = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
-    return [processor.video_processor.to_dict(), of_parts]
+def processor_identity(processor: Any, of_video: bool = False) -> str:
+    """Return a digest of what a processor makes of a prompt or, if asked, of its video alone, for which the vocabulary
+    and the chat template do not count."""
+    own = {name: value for name, value in vars(processor).items() if isinstance(value, bool | int | float | str)}
+    template, parts = own.pop("chat_template", None), [processor.video_processor.to_dict(), own]
+    if not of_video:
+        parts.append({"chat_template": template, "vocabulary": processor.tokenizer.get_vocab()})
+    return _of_json(parts)
 
 
-def model_identity(model: Any) -> dict[str, Any]:
-    """Return what a KV cache depends on besides the features."""
-    return {
-        "weights": _weights(model),
-        "config": _of_json(_declared(model.config)),
-        "attn_implementation": model.config._attn_implementation,
-        "transformers": ".".join(transformers.__version__.split(".")[:2]),
-    }
+def model_identity(model: Any) -> dict[str, str]:
+    """Return what answers depend on besides the processor and the settings: all weights and the config.
+
+    Raises:
+        OptionError: if weights are offloaded, so that they are not in memory.
+    """
+    return {"weights": _weights(model, without=()), "config": _of_json(_declared(model.config))}
 
 
 def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
@@ -66,12 +67,9 @@ def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     return own | {name: _declared(each) for name, each in own.items() if isinstance(each, PreTrainedConfig)}
 
 
-def _weights(module: nn.Module, without: tuple[str, ...] = ()) -> str:
-    """Return a sha256 of the adapters that are on, and of sums over the rows and the columns of each weight, in whole
-    numbers: exact, the same on each device, and quick, since no weight leaves its device.
-
-    Args:
-        without: how the names of weights begin that are left out.
+def _weights(module: nn.Module, without: tuple[str, ...] = LANGUAGE_MODEL) -> str:
+    """Return a sha256 of the adapters that are on, and of sums over the rows and the columns of each of its
+    weights, in whole numbers: exact, the same on each device, and quick, since no weight leaves its device.
 
     Raises:
         OptionError: on weights that are not in memory.
@@ -124,8 +122,8 @@ def features_state(checkpoint: Checkpoint) -> int:
     model: Any = checkpoint.model
     declared = _declared(model.config, without=("text_config",))
     settings = model.config.compression_settings(retention_ratio=1.0).vision_settings()
-    others = (model.device, declared, settings, _of_processor(checkpoint.processor))
-    return hash((encoder_state(model), str(others)))
+    others = (model.device, str(declared), str(settings), processor_identity(checkpoint.processor, of_video=True))
+    return hash((encoder_state(model), *others))
 
 
 def model_state(model: Any) -> int:

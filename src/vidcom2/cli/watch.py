@@ -27,9 +27,6 @@ class WatchOptions:
         ),
     ] = None
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, whose name ends in `.watched`.")]
-    prefill: Annotated[
-        bool, typer.Option("--prefill", help="Also run the language model, and write its KV cache of the video.")
-    ] = False
     model: ModelOption = None
     num_frames: FramesOption = 32
 
@@ -49,7 +46,7 @@ def watch_command(context: typer.Context, options: WatchOptions) -> None:
             context, options.model, options.video, options.num_frames, options.placement, options.settings
         )
         with status("Writing ..."):
-            watched.save(options.output, options.prefill)
+            watched.save(options.output)
         announce_demo(options.model, options.video, "name its file: `vidcom2 watch FILE`")
         print_lost(watched.lost_frames)
         compression = watched.features.video_compressions[0]

@@ -15,15 +15,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from transformers import BatchFeature, StoppingCriteria, TextStreamer
 
+from ..answering.candidates import BASELINE
 from ..answering.chats import Prompt
-from ..answering.comparison import BASELINE, Measured, measured_of, steady_threads, timed_answer
+from ..answering.comparison import Measured, measured_of, steady_threads, timed_answer
 from ..answering.generation import EncodedVideos, compress, encode
 from ..answering.prepared_video import PreparedVideo, prepare_video
-from ..answering.prompting import check_prompt, video_arguments
+from ..answering.prompting import video_arguments
 from ..answering.stopwatch import Stopwatch
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
@@ -180,8 +180,7 @@ class Answerer:
             videos[side], seconds[side] = encoded[_of_tower(settings)]
         compression = compress(self.model, videos["few"], of_sides["few"]).video_compressions[0]
         whole = explanation_of(self.checkpoint, video, of_sides["few"], compression, pixels=PICTURE_PIXELS)
-        black = np.zeros(video.frames.shape, np.uint8)  # which takes no memory until it is read
-        return EncodedClip(replace(video, frames=black), written, videos, seconds, whole)
+        return EncodedClip(video.without_pixels(), written, videos, seconds, whole)
 
     def _encoded(
         self, inputs: dict[str, Any], settings: Sequence[CompressionSettings]
@@ -230,7 +229,6 @@ class Answerer:
         Raises:
             ValueError: on a question that cannot be asked, or settings that are refused.
         """
-        check_prompt(self.checkpoint.processor, question)
         prompts = []
         for side in SIDES:
             with self._processor_lock:

@@ -1,16 +1,21 @@
 """The page about a live video: the visitor's camera, and questions about what it has shown so far."""
 
+import base64
 import html
+import io
 import time
 import weakref
 from dataclasses import dataclass
+from typing import Any, cast
 
 import gradio as gr
 import jinja2
 import numpy as np
+from gradio.data_classes import ImageData
 
 from ..errors import OptionError
 from ..live.live_video import LiveVideo
+from ..video.frames import read_picture
 from .answerer import Answerer
 from .conversation import problem_of
 from .rendering import problem_html, progress_html
@@ -96,9 +101,8 @@ def build_live_page(answerer: Answerer, max_new_tokens: int, is_toy: bool) -> No
     gr.HTML(jinja2.Template(INTRODUCTION).render(toy=is_toy), elem_classes="introduction")
     with gr.Row(elem_classes="main-row"):
         with gr.Column(scale=2, min_width=300):
-            camera = gr.Image(
-                sources=["webcam"], streaming=True, type="numpy", label="Camera", height=260, elem_id="camera"
-            )
+            camera = gr.Image(sources=["webcam"], streaming=True, label="Camera", height=260, elem_id="camera")
+            camera.preprocess = lambda payload: cast(Any, payload)  # Gradio would open what PIL can, PostScript too
             note = gr.HTML(progress_html(NO_PICTURE), elem_id="live-note")
         with gr.Column(scale=3, min_width=320):
             answer = gr.HTML(elem_id="live-answer")
@@ -107,10 +111,12 @@ def build_live_page(answerer: Answerer, max_new_tokens: int, is_toy: bool) -> No
                 ask = gr.Button("Ask", variant="primary", min_width=90, elem_id="live-ask")
                 anew = gr.Button("Forget it all", min_width=140, elem_id="live-anew")
 
-    def watch(watched: Visit, picture: np.ndarray | None) -> tuple[Visit, str]:
+    def watch(watched: Visit, picture: ImageData | None) -> tuple[Visit, str]:
         try:
             if picture is not None:
-                watched.show(answerer, picture)
+                _, is_inline, content = (picture.url or "").partition(";base64,")
+                file = io.BytesIO(base64.b64decode(content)) if is_inline else picture.path or ""
+                watched.show(answerer, read_picture(file, "camera"))
         except Exception as error:
             return watched, problem_html(problem_of(error))
         return watched, progress_html(watched.told())  # which is returned, so that Gradio keeps it longer

@@ -38,6 +38,8 @@ from ..video.reading import VideoError, read_video
 
 MAX_NEW_TOKENS = 128  # for tasks that state none; in the official benchmarks these answer with a letter
 SAMPLING = ("temperature", "top_p", "top_k")
+# A task is a file of somebody else's: it may name these arguments of `generate`, and no others.
+OF_TASKS = {"max_new_tokens", "min_new_tokens", "do_sample", *SAMPLING, "min_p", "num_beams", "repetition_penalty"}
 
 MANIFEST = ModelManifest("vidcom2", simple_class_path=f"{__name__}.VidCom2ForLmmsEval")
 
@@ -126,15 +128,18 @@ class VidCom2ForLmmsEval(lmms):
         """Return the answers. Their `input_tokens` count the compressed prompt.
 
         Raises:
-            OptionError: before anything is answered, if a request is not about one video file.
+            OptionError: before anything is answered, if a request is not about one video file, or its task has an
+                option that is not among `OF_TASKS`.
             SystemExit: on a video that cannot be read. lmms-eval would catch an exception, end this process normally,
                 and leave the other processes waiting for it.
         """
         paths = [self._video_file(request) for request in requests]
+        arguments = [generation_arguments(request.args[1]) for request in requests]
         results, kept, scored = [], 0, 0
-        for request, path in zip(tqdm(requests, desc="Answering", disable=self._rank != 0), paths, strict=True):
+        shown = tqdm(requests, desc="Answering", disable=self._rank != 0)
+        for request, path, given in zip(shown, paths, arguments, strict=True):
             question, of_task = request.args[:2]
-            given, live = generation_arguments(of_task), None
+            live = None
             try:
                 if self._live_fps is None:
                     answer = ask(self._read(path), question, self.model, processor=self.processor, **given)
@@ -163,8 +168,6 @@ class VidCom2ForLmmsEval(lmms):
         live = LiveVideo(self.model, self.processor)
         for frame, seconds in played(path, self._live_fps or 1.0):
             live.add(frame, seconds)
-        if not live.num_frames:
-            raise VideoError(f"no frame of {path!r} can be decoded.")
         self._settings = live.settings
         return live
 
@@ -211,8 +214,11 @@ class VidCom2ForLmmsEval(lmms):
 
 
 def generation_arguments(of_task: dict[str, Any]) -> dict[str, Any]:
-    """Turn a task's options into arguments of `generate`, greedy unless the task samples at a temperature above 0."""
+    """Turn a task's options into arguments of `generate`, greedy unless the task samples at a temperature above 0.
+    Raises an OptionError on an option that is not among `OF_TASKS`."""
     arguments = {name: value for name, value in of_task.items() if name != "until" and value is not None}
+    for name in arguments.keys() - OF_TASKS:
+        raise OptionError(f"the task has the option {name!r}, but tasks may set only {', '.join(sorted(OF_TASKS))}.")
     temperature = arguments.get("temperature")
     samples = bool(arguments.get("do_sample", temperature)) and temperature != 0
     if not samples:

@@ -20,10 +20,9 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 from ..answering.answer import Answer
 from ..answering.arguments import check_model, checkpoint_of
 from ..answering.chats import Chat, Message
-from ..answering.frame_size import resized
 from ..answering.generation import encode
-from ..answering.prepared_video import PreparedVideo, prepare_video
-from ..answering.prompting import prepare_inputs, video_arguments
+from ..answering.prepared_video import PreparedVideo, prepare_without_pixels
+from ..answering.prompting import frames_together, prepare_inputs, video_arguments
 from ..answering.watched import Watched
 from ..answering.watched_model import features_state
 from ..checks import whole_number
@@ -38,6 +37,7 @@ from .stream_memory import ScoredFrame, StreamMemory, memory_method_named
 from .virtual_frames import virtual_frames
 
 MAX_VIDEO_TOKENS = 1568  # if the model's config names no budget: eight frames of LLaVA-OneVision
+MOST_SECONDS = 1e9  # 31 years; Unix times are larger
 SCALES = [0.9**step for step in range(1, 27)]  # of frames that have too many tokens, down to a sixteenth
 ANY = "?"  # a question, where the processor must have one
 
@@ -95,8 +95,7 @@ class LiveVideo:
                 f"`vision_method` of the model is {self.settings.vision_method!r}, which compares frames with each "
                 "other. Set `model.config.vision_method = 'full'`."
             )
-        processors: Any = self.checkpoint.processor
-        self.frames_together = getattr(processors.video_processor, "temporal_patch_size", 1)
+        self.frames_together = frames_together(self.checkpoint.processor)
         self.num_frames = 0
         self.tokens_per_frame: int | None = None
         self._recent: list[ScoredFrame] = []
@@ -182,10 +181,10 @@ class LiveVideo:
 
     def _check_next(self, image: np.ndarray, seconds: Any) -> None:
         is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
-        if not is_number or not 0 <= float(seconds) < math.inf:
+        if not is_number or not 0 <= float(seconds) < MOST_SECONDS:
             raise VideoError(
                 f"`seconds` is {brief(seconds)}, but must be when the frame is shown, in seconds from the start of the "
-                "stream."
+                "stream. From a time of day, such as `time.time()`, subtract that of the first frame."
             )
         if float(seconds) < self._seconds + 2 / CLOCK:
             raise VideoError(
@@ -288,22 +287,9 @@ class LiveVideo:
 
     def _prepared(self, seconds: Sequence[Sequence[float]], compression: VideoCompression) -> PreparedVideo:
         """Return how the processor writes a video of virtual frames into a prompt."""
-        model, processor = self.checkpoint.model, copy.copy(cast(Any, self.checkpoint.processor))
-        size = resized(processor, self.frames_together, *self._size)
-        processor.video_processor = copy.copy(processor.video_processor)
-        processor.video_processor.use_token_compression = False  # VideoLLaMA3's would leave out black frames
-        if size is not None:  # the number of frames must not make them smaller
-            processor.video_processor.do_resize = False
         times = [each for of_frame in seconds for each in of_frame]
-        black = np.zeros((len(times), *(size or self._size), 3), dtype=np.uint8)
-        prepared, inputs = prepare_video(processor, Video.from_frames(black, times=times))
-        written = int(cast(Any, model).model.is_video(inputs["input_ids"].to(model.device)).sum())
-        if written != compression.num_placeholders:
-            raise OptionError(
-                f"the processor writes {written} placeholders for {len(seconds)} frames of {self.tokens_per_frame} "
-                f"tokens, which should be {compression.num_placeholders}. Pass a smaller `max_video_tokens`."
-            )
-        return prepared
+        video = Video.from_frames(np.broadcast_to(np.uint8(0), (len(times), *self._size, 3)), times=times)
+        return prepare_without_pixels(self.checkpoint.processor, video, compression, scaled_alone=True)
 
 
 def _scaled(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
 from ..configuration.compression_settings import TABLES, CompressionSettings
 from ..configuration.saved_with_code import refuse_taken
-from ..families import FAMILIES
+from ..families import FAMILIES, PROCESSORS
 from ..records.whole_files import write_whole
 from ..repo_shape import AUTO_MODEL_CLASSES, CONFIG, PIPELINE_TASK, sha256_of
 from .shipped_files import shipped_files
@@ -24,8 +24,6 @@ PIPELINE = "pipeline_video_text_to_text.VideoTextToTextPipeline"
 SHA256_FIELD = "vidcom2_code_sha256"
 CODE_FIELDS = ("auto_map", "custom_pipelines", SHA256_FIELD)
 LICENSE = "LICENSE-vidcom2"  # not LICENSE, which the base may have
-# The processors of the families for which Transformers has none.
-PROCESSORS = {family.processor for family in FAMILIES.values()} - {None}
 
 
 def module_of(cls: type) -> str:
@@ -35,8 +33,8 @@ def module_of(cls: type) -> str:
 def code_of(
     model_class: type[PreTrainedModel], method: str = "vidcom2", vision_method: str = "full", more: Collection[str] = ()
 ) -> dict[str, bytes]:
-    """Return the code of a model repo: config, model, pipeline, the processor if the project has its own, VidCom², and
-    the methods that the config names.
+    """Return the code of a model repo: config, model, pipeline, the family's usual processor, VidCom², and the methods
+    that the config names.
 
     Args:
         method, vision_method: the methods of the repo's config.
@@ -46,8 +44,7 @@ def code_of(
         UnshippableMethodError: if a method cannot be saved with a model.
     """
     config_class: Any = model_class.config_class
-    named = [PIPELINE, FAMILIES[config_class.model_type].processor]
-    modules = [name.partition(".")[0] for name in named if name is not None]
+    modules = [name.partition(".")[0] for name in (PIPELINE, FAMILIES[config_class.model_type].processor)]
     others = sources_of_methods(held_methods(method, vision_method, more))
     return shipped_files(module_of(config_class), module_of(model_class), *modules, others=others)
 
@@ -97,10 +94,10 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
     Raises:
         ValueError: if the folder has other files with these names. Nothing is written.
     """
-    code = _code_saved_with(saved)
+    target = Path(folder)
+    code = _code_saved_with(saved, target)
     if isinstance(saved, PreTrainedConfig):
         _name_code(saved)
-    target = Path(folder)
     written = written_before(target / CONFIG)
     changed = {name: content for name, content in code.items() if not _is_same(target / name, sha256(content))}
     taken = [name for name in changed if lexists(target / name) and not _is_same(target / name, written.get(name))]
@@ -110,11 +107,12 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
     target.mkdir(parents=True, exist_ok=True)
     gone = written.keys() - code.keys() if isinstance(saved, PreTrainedConfig) and code else ()
     for name in gone:  # such as the file of a method that the config named before
-        if Path(name).name == name and _is_same(target / name, written[name]):
+        if Path(name).name == name and name.endswith(".py") and _is_same(target / name, written[name]):
             (target / name).unlink(missing_ok=True)
     for name, content in changed.items():
-        # A file that exists is replaced: it could be a link to one elsewhere, and several processes may save at once.
-        write_whole(target / name, content)
+        if (target / name).is_symlink():  # to a file elsewhere, which stays as it is
+            (target / name).unlink(missing_ok=True)
+        write_whole(target / name, content)  # several processes may save at once
 
 
 def check_repo(
@@ -149,11 +147,22 @@ def check_repo(
     refuse_taken(taken, f"the repo {repo!r}")
 
 
-def _code_saved_with(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin) -> dict[str, bytes]:
-    """Return the code that is saved with an object, which is none if its class is a user's."""
+def _code_saved_with(
+    saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folder: Path | None = None
+) -> dict[str, bytes]:
+    """Return the code that is saved with an object, which is none if its class is a user's.
+
+    Args:
+        folder: where it is saved. A processor may lie beside a model, whose methods stay.
+    """
     if isinstance(saved, ProcessorMixin):
         module = module_of(type(saved))
-        return shipped_files(module) if f"{module}.{type(saved).__name__}" in PROCESSORS else {}
+        if f"{module}.{type(saved).__name__}" not in PROCESSORS.values():
+            return {}
+        beside = _read_fields(folder / CONFIG) if folder is not None else {}
+        method: Any = saved.compression_method  # pyright: ignore[reportAttributeAccessIssue]
+        chosen = [str(beside.get(setting, "")) for setting in TABLES]
+        return shipped_files(module, others=sources_of_methods(held_methods(method, "full", chosen)))
     model_class = _class_saved_with(saved)
     if model_class is None:
         return {}
@@ -191,12 +200,17 @@ def _name_code(config: PreTrainedConfig) -> None:
 
 def written_before(config: Path) -> dict[str, str]:
     """Return file name -> sha256 of the code that an earlier save wrote beside a config.json, as its fields say."""
+    written = _read_fields(config).get(SHA256_FIELD)
+    return written if isinstance(written, dict) else {}
+
+
+def _read_fields(config: Path) -> dict[str, Any]:
+    """Return what a config.json says; nothing if it cannot be read."""
     try:
         fields = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    written = fields.get(SHA256_FIELD) if isinstance(fields, dict) else None
-    return written if isinstance(written, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _is_same(file: Path, known: str | None) -> bool:

@@ -1,5 +1,6 @@
 """Decoding the wanted frames of a video file, either the whole file in order or from the key frames before them."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -10,7 +11,7 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.video.frame import PictureType
 
-from .file import Progress, opened, packets, video_stream
+from .file import Progress, VideoError, check_pixels, opened, packets, video_stream
 from .timeline import PacketIndex, Timeline
 
 # A seek waits until the decoder has emptied, about as long as one frame takes. FFmpeg decodes up to 16 frames at once,
@@ -23,6 +24,7 @@ BICUBIC = 0x4 | 0x2000
 
 # Pixels are shown in their shape if one side is this much longer than the other.
 MOST_SQUARE, LEAST_SQUARE = 1.01, 4.0
+HDR = {16: "PQ", 18: "HLG"}  # by the transfer function's number in ITU-T H.273
 
 # Takes the height and width of an upright frame of the file. Returns those to scale it to, or None to keep its size.
 FrameSize: TypeAlias = Callable[[int, int], tuple[int, int] | None]
@@ -72,10 +74,10 @@ def decode_in_order(
     left_out: int | None = None
 
     def keep(frame: av.VideoFrame, first: av.VideoFrame) -> None:
-        result.frames.append(rgb_pixels(frame, first, stream, size))
+        result.frames.append(rgb_pixels(frame, first, stream, size, source))
         result.ranks.append(rank)
 
-    with opened(path) as container:
+    with opened(path, source) as container:
         stream = video_stream(container, source)
         stream.thread_type = threads
         for packet in packets(container, stream):
@@ -171,16 +173,16 @@ def decode_sought(
         progress("Decoding", done, total)
 
     try:
-        with opened(path) as container:
+        with opened(path, source) as container:
             stream = video_stream(container, source)
             stream.thread_type = "AUTO"
             for run in runs:
                 for frame in _decoded_run(container, stream, index, run, count):
                     first = first or frame  # the file's first frame, with which the first run begins
                     if frame.pts in run.wanted:
-                        result.frames.append(rgb_pixels(frame, first, stream, size))
+                        result.frames.append(rgb_pixels(frame, first, stream, size, source))
                         result.ranks.append(run.wanted[frame.pts])
-    except (FFmpegError, _NotAsIndexed):
+    except (VideoError, _NotAsIndexed):
         return None
     return result if result.ranks == wanted.tolist() else None
 
@@ -277,17 +279,27 @@ def _packets_of(
 
 
 def rgb_pixels(
-    frame: av.VideoFrame, first: av.VideoFrame, stream: av.VideoStream, size: FrameSize | None
+    frame: av.VideoFrame, first: av.VideoFrame, stream: av.VideoStream, size: FrameSize | None, source: str
 ) -> np.ndarray:
     """Return (height, width, 3) uint8, upright, in the size that is asked for or else that of the file's first frame,
     as wide as players show it.
 
-    A stream may change its size on the way, but all frames of a `Video` have the same.
+    A stream may change its size on the way, but all frames of a `Video` have the same. Another shape is warned of, and
+    so is HDR, whose colours are not converted.
     """
+    if frame is first and frame.color_trc in HDR:
+        problem = f"{source!r} is HDR ({HDR[frame.color_trc]}), and comes out pale. Convert it to SDR first."
+        warnings.warn(problem, stacklevel=2)
+    if not 1 / MOST_SQUARE < frame.width * first.height / (frame.height * first.width) < MOST_SQUARE:
+        shapes = f"{first.width} × {first.height} to {frame.width} × {frame.height}"
+        problem = f"{source!r} changes from {shapes} pixels. What it shows then is stretched to the first shape."
+        warnings.warn(problem, stacklevel=2)
     matrix = _display_matrix(first)
     is_turned = _is_turned(*matrix)
     stored = first.height, round(first.width * _pixel_aspect(stream, *matrix))
     wanted = None if size is None else size(*(reversed(stored) if is_turned else stored))
+    if wanted is None:
+        check_pixels(source, stored[1], stored[0])
     if wanted is None and stored == (first.height, first.width):
         pixels = frame.to_ndarray(format="rgb24", width=first.width, height=first.height)
     else:

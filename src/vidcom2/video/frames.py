@@ -5,17 +5,19 @@ from collections.abc import Sequence
 from numbers import Real
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from ..checks import local_path
 from ..errors import brief
-from .file import VideoError, local_file
+from .file import VideoError, check_pixels, local_file
 
 CLOCK = 1_000_000  # ticks per second of times that come without the frame rate of their file
 OFF_THE_CLOCK = 0.01  # how far a time may lie from that of a frame, in units of 1 / fps seconds
+# Formats that PIL reads itself. It looks at the content, not the name, and for PostScript it starts Ghostscript.
+PICTURES = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 
 # NumPy arrays, tensors, or lists of these, of PIL images or of the paths of pictures.
 Frames: TypeAlias = Any
@@ -108,11 +110,20 @@ def _picture(name: str | PathLike[str]) -> np.ndarray:
     if local is not None and not Path(local).is_file():
         raise VideoError(f"there is no picture {name!r}. Pass paths or http(s) URLs.")
     with local_file(name, lambda *_: None) as path:
-        try:
-            with Image.open(path) as picture:
-                return _as_array(picture)
-        except (OSError, Image.DecompressionBombError) as error:  # PIL's error for what is no picture is an OSError
-            raise VideoError(f"cannot read the picture {name!r}: {error}") from error
+        return read_picture(path, name)
+
+
+def read_picture(file: str | BinaryIO, name: str) -> np.ndarray:
+    """Return a picture as (height, width, 3) uint8, upright. Raises a VideoError if it cannot be read."""
+    Image.init()  # which finds the formats of this version
+    try:
+        with Image.open(file, formats=[each for each in PICTURES if each in Image.OPEN]) as picture:
+            check_pixels(name, *picture.size)
+            return _as_array(picture)
+    except VideoError:
+        raise
+    except Exception as error:  # PIL raises errors of many kinds on a damaged file
+        raise VideoError(f"cannot read the picture {name!r}: {error}. Formats are {', '.join(PICTURES)}.") from error
 
 
 def _as_array(frames: Any) -> np.ndarray:

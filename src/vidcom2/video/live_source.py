@@ -13,17 +13,24 @@ import av
 import numpy as np
 from av.container import InputContainer
 from av.error import ExitError, FFmpegError
+from av.format import Flags
 
 from ..checks import local_path
 from ..errors import brief
 from .decoding import rgb_pixels
-from .file import VideoError, local_file, opened, packets, unreadable, video_stream
+from .file import FORMATS, VideoError, local_file, opened, packets, video_stream
+from .reading import check_video
 
 SCHEMES = ("http", "https", "rtsp", "rtsps", "rtmp", "rtmps", "tcp", "udp")
+OF_STREAMS = {  # playlists lead to sound and subtitles too, and to no file of this machine
+    "format_whitelist": f"{FORMATS},hls,dash,mpjpeg,rtsp,aac,ac3,eac3,mp3,webvtt",
+    "protocol_whitelist": "crypto,data,http,httpproxy,https,rtmp,rtmps,rtp,srtp,tcp,tls,udp",
+}
 CAMERAS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}  # FFmpeg's name of a system's cameras
 TIMEOUT = 5.0  # seconds that a source may send nothing, before it counts as broken off; closing may take as long
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a source that broke off is opened again
 JUMP_BACK, JUMP_AHEAD = 1.0, 10.0  # seconds; time stamps that jump further begin to count anew
+ROUNDING = 0.001  # seconds; Matroska rounds times to so much
 
 
 class LiveSource:
@@ -108,18 +115,24 @@ class LiveSource:
 
     def _run(self) -> None:
         try:
-            container = self._open()
-            self._opened.set()
             if self.is_file:
+                if not Path(local_path(self.source) or "").is_file():
+                    raise VideoError(
+                        f"there is no video file {self.source!r}. Pass a file, a URL that begins with one of "
+                        f"{', '.join(SCHEMES)}, or `camera`."
+                    )
+                check_video(self.source)
+                self._opened.set()
                 self._begun.wait()
-                with container:
-                    self._play(container)
-                if self._shape is None and not self._stopping.is_set():
-                    raise VideoError(f"no frame of the video {self.source!r} can be decoded. Download it again.")
+                for pixels, seconds in played(self.source, self.fps):
+                    self._wait(seconds - self._now())
+                    if self._stopping.is_set():
+                        break
+                    self._offer(pixels, seconds)
             else:
+                container = self._open()
+                self._opened.set()
                 self._play_again_and_again(container)
-        except FFmpegError as error:
-            self._error = unreadable(self.source, error)
         except Exception as error:  # it is raised where frames are taken
             self._error = error
         self._stop()
@@ -147,28 +160,32 @@ class LiveSource:
             self._stopping.wait(pause)
 
     def _play(self, container: InputContainer) -> None:
-        """Offer the frames of a source when they are to be shown, until it ends or is closed."""
+        """Offer the frames of a stream when they are to be shown, until it ends or is closed."""
         stream = video_stream(container, self.source)
-        stream.thread_type = "AUTO" if self.is_file else "SLICE"  # frames decoded at once would be shown late
-        # A file may be read on after a damaged place. A connection that failed would fail again and again.
-        arriving = packets(container, stream) if self.is_file else container.demux(stream)
+        stream.thread_type = "SLICE"  # frames decoded at once would be shown late
+        # What has an end, and the segments of HLS and DASH, may arrive faster than it is to be shown.
+        is_paced = bool(container.duration) or container.format.name in ("hls", "dash")
+        by_arrival = not is_paced and container.format.flags & Flags.no_timestamps.value
         shape = self._shape
         first, last, zero = None, 0.0, 0.0  # `zero` is when the source's clock would have shown 0
-        for frame, stamp in _stamped(stream, arriving):
+        for frame, stamp in _stamped(stream, container.demux(stream)):
             if self._stopping.is_set():
                 return
-            jump = stamp - last
-            if first is None or jump < -JUMP_BACK or (jump > JUMP_AHEAD and not self.is_file):
-                zero = self._now() - stamp
+            now = self._now()
+            stamp = now if by_arrival else stamp
+            if first is None or not -JUMP_BACK <= stamp - last <= JUMP_AHEAD:
+                zero = now - stamp
+            if not is_paced:  # the frame that was on its way for the shortest time tells what the source's clock shows
+                zero = min(zero, now - stamp)
             first, last = first or frame, stamp
             seconds = zero + stamp
-            slot = floor(seconds * self.fps)
+            slot = floor((seconds + ROUNDING) * self.fps)
             if slot <= self._slot:
                 continue
-            self._wait(seconds - self._now())
+            self._wait(seconds - now)
             if self._stopping.is_set():
                 return
-            pixels = rgb_pixels(frame, first, stream, None if shape is None else lambda *_: shape)
+            pixels = rgb_pixels(frame, first, stream, shape and (lambda *_: shape), self.source)
             self._slot, self._shape = slot, pixels.shape[:2]
             self._offer(pixels, seconds)
 
@@ -198,19 +215,9 @@ class LiveSource:
         try:
             if camera is not None:
                 container = _opened_camera(camera)
-            elif self.is_file:
-                path = local_path(source)
-                if path is None or not Path(path).is_file():
-                    raise VideoError(
-                        f"there is no video file {source!r}. Pass a file, a URL that begins with one of "
-                        f"{', '.join(SCHEMES)}, or `camera`."
-                    )
-                container = opened(path)
             else:
-                container = opened(source, timeout=TIMEOUT)
+                container = av.open(source, container_options=OF_STREAMS, timeout=TIMEOUT, metadata_errors="ignore")
         except FFmpegError as error:
-            if self.is_file:
-                raise unreadable(source, error) from error
             reason = f"it sent nothing in {TIMEOUT:g} s" if isinstance(error, ExitError) else error.strerror
             remedy = (
                 "Does the address lead to a video, and does its server run?"
@@ -243,33 +250,38 @@ def _opened_camera(number: int) -> InputContainer:
     if kind is None:
         raise VideoError(f"cameras cannot be opened on {sys.platform!r}. Pass the URL of a stream instead.")
     if kind == "v4l2":
-        return opened(f"/dev/video{number}", format=kind, timeout=TIMEOUT)
+        return av.open(f"/dev/video{number}", format=kind, timeout=TIMEOUT)
     if kind == "avfoundation":  # without a rate, it asks for one that many cameras refuse
-        return opened(str(number), format=kind, options={"framerate": "30"}, timeout=TIMEOUT)
+        return av.open(str(number), format=kind, options={"framerate": "30"}, timeout=TIMEOUT)
     names = [each.name for each in av.enumerate_input_devices(kind) if "video" in each.media_types]
     if number >= len(names):
         raise VideoError(f"there is no camera {number}: Windows knows {len(names)}. They are counted from 0.")
-    return opened(f"video={names[number]}", format=kind, timeout=TIMEOUT)
+    return av.open(f"video={names[number]}", format=kind, timeout=TIMEOUT)
 
 
 def played(path: str, fps: float) -> Iterator[tuple[np.ndarray, float]]:
     """Yield what a `LiveSource` of a file would, as fast as the frames are decoded. Raises what `read_video` raises."""
-    with local_file(path, lambda *_: None) as local, opened(local) as container:
-        stream, first, slot, seconds = video_stream(container, path), None, -1, 0.0
-        last = zero = 0.0
+    first, slot, seconds, last, zero = None, -1, 0.0, 0.0, 0.0
+    with local_file(path, lambda *_: None) as local, opened(local, path) as container:
+        stream = video_stream(container, path)
+        stream.thread_type = "AUTO"
         for frame, stamp in _stamped(stream, packets(container, stream)):
             if first is None or stamp - last < -JUMP_BACK:  # the clock begins, or begins anew
                 zero = (0.0 if first is None else seconds + 1 / _rate(stream)) - stamp
             first, last, seconds = first or frame, stamp, zero + stamp
-            if floor(seconds * fps) > slot:
-                slot = floor(seconds * fps)
-                yield rgb_pixels(frame, first, stream, None), seconds
+            if floor((seconds + ROUNDING) * fps) > slot:
+                slot = floor((seconds + ROUNDING) * fps)
+                yield rgb_pixels(frame, first, stream, None, path), seconds
+    if first is None:
+        raise VideoError(f"no frame of the video {path!r} can be decoded. Download it again.")
 
 
 def _stamped(
     stream: av.VideoStream, arriving: Iterable["av.Packet[av.VideoStream]"]
 ) -> Iterator[tuple[av.VideoFrame, float]]:
     """Yield the frames that can be decoded, and when each is shown by the stream's own clock, in seconds."""
+    # AVI knows the order in which frames are stored, which B-frames are not shown in.
+    has_times = stream.container.format.name != "avi" or not stream.codec_context.has_b_frames
     count = 0
     for packet in arriving:
         try:
@@ -277,7 +289,7 @@ def _stamped(
         except FFmpegError:  # a damaged frame
             continue
         for frame in frames:
-            yield frame, count / _rate(stream) if frame.time is None else frame.time
+            yield frame, frame.time if has_times and frame.time is not None else count / _rate(stream)
             count += 1
 
 

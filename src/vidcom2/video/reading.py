@@ -9,13 +9,12 @@ from os import PathLike, fspath
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-from av.error import FFmpegError
 from PIL import Image
 
 from ..checks import local_path, whole_number
 from ..errors import brief
 from .decoding import FrameSize, decode_in_order, decode_sought
-from .file import Progress, VideoError, local_file, opened, unreadable, video_stream
+from .file import Progress, VideoError, local_file, opened, video_stream
 from .frames import Frames, is_list_of_pictures, on_a_clock, rgb_frames
 from .timeline import doubtful_gap, look_through, spread_over_time
 
@@ -105,6 +104,10 @@ class Video:
             "frames_indices": self.frames_indices.tolist(),
         }
 
+    def without_pixels(self) -> "Video":
+        """Return the video with black frames of the same size, which take no memory."""
+        return replace(self, frames=np.broadcast_to(np.uint8(0), self.frames.shape))
+
 
 def read_video(
     source: str | PathLike[str] | Sequence[str | PathLike[str]],
@@ -147,22 +150,19 @@ def read_video(
             raise VideoError(f"`{name}` is for a list of pictures, but the file has its own times. Leave it out.")
     source = fspath(source)
     with local_file(source, progress) as path:
-        try:
-            timeline, index = look_through(path, source, progress)
+        timeline, index = look_through(path, source, progress)
+        wanted = spread_over_time(timeline.stamps, num_frames)
+        of_frame = _of_each_frame(size, len(wanted))
+        decoded = None if index is None else decode_sought(path, source, index, wanted, of_frame, progress)
+        if decoded is None:
+            decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
+        while not decoded.fits:
+            timeline = timeline.otherwise or replace(timeline, start=None)
             wanted = spread_over_time(timeline.stamps, num_frames)
             of_frame = _of_each_frame(size, len(wanted))
-            decoded = None if index is None else decode_sought(path, source, index, wanted, of_frame, progress)
-            if decoded is None:
-                decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
-            while not decoded.fits:
-                timeline = timeline.otherwise or replace(timeline, start=None)
-                wanted = spread_over_time(timeline.stamps, num_frames)
-                of_frame = _of_each_frame(size, len(wanted))
-                decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
-            if not decoded.reached_end:  # threads that decode ahead lose the frames around damage at the end
-                decoded = decode_in_order(path, source, timeline, wanted, of_frame, "SLICE", progress)
-        except FFmpegError as error:
-            raise unreadable(source, error) from error
+            decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
+        if not decoded.reached_end:  # threads that decode ahead lose the frames around damage at the end
+            decoded = decode_in_order(path, source, timeline, wanted, of_frame, "SLICE", progress)
     if not decoded.frames:
         raise VideoError(
             f"cannot read the video {source!r}: none of its {len(timeline.stamps)} frames decodes "
@@ -221,12 +221,8 @@ def check_video(source: str) -> None:
     """
     if local_path(source) is None:
         return
-    with local_file(source, lambda *_: None) as path:
-        try:
-            with opened(path) as container:
-                video_stream(container, source)
-        except FFmpegError as error:
-            raise unreadable(source, error) from error
+    with local_file(source, lambda *_: None) as path, opened(path, source) as container:
+        video_stream(container, source)
 
 
 def _of_each_frame(size: tuple[int, int] | SizeOfFrames | None, num_frames: int) -> FrameSize | None:

@@ -88,7 +88,7 @@ def look_through(path: str, source: str, progress: Progress) -> tuple[Timeline, 
     """
     damages: list[Exception] = []
     found: list[_Packet] = []
-    with opened(path) as container:
+    with opened(path, source) as container:
         stream = video_stream(container, source)
         for packet in packets(container, stream, damages):
             if packet.size == 0:  # the flush

@@ -1,0 +1,9 @@
+"""LLaVA-NeXT-Video's processor with VidCom²: only what differs from the stock class."""
+
+from transformers import LlavaNextVideoProcessor
+
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
+
+
+class VidCom2LlavaNextVideoProcessor(VidCom2ProcessorMixin, LlavaNextVideoProcessor):
+    """`LlavaNextVideoProcessor` that writes a placeholder for each video token that stays."""

@@ -1,0 +1,109 @@
+"""What is refused, since it cannot be done right, in tables that docs/limits.md shows.
+
+A value that does not fit, such as a mask of another length, is refused where it is read.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.generation import utils as generation_utils
+
+from ..hosting.in_transformers import SEQUENCE_LENGTHS
+
+CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a caller asks for.
+
+    Attributes:
+        arguments: the arguments of `forward` or `generate`.
+        setting: returns what `generate` would use for a name: the argument, or the generation config's value.
+    """
+
+    arguments: dict[str, Any]
+    setting: Callable[[str], Any] = lambda name: None
+
+    def has(self, name: str) -> bool:
+        return self.arguments.get(name) is not None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One thing that is refused. The error message is `because` and `instead`, each in whole sentences.
+
+    Attributes:
+        asked: what is refused, in a few words.
+        applies: tells whether a caller asks for it.
+        because: the reason.
+        instead: the remedy.
+    """
+
+    asked: str
+    applies: Callable[[Asked], bool]
+    because: str
+    instead: str
+
+
+USE_OURS = "Write the prompt with this project's processor, which is short from the start"
+
+# Refused by `forward` and `generate` where the model shortens the prompt of a stock processor.
+OF_STOCK_PROMPTS = (
+    Refusal(
+        "`position_ids`",
+        lambda asked: asked.has("position_ids"),
+        "`position_ids` cannot be given for a prompt that the model shortens: positions follow from the kept tokens.",
+        f"{USE_OURS}, leave them out, or pass `retention_ratio=1.0` without a budget.",
+    ),
+    Refusal(
+        "`cu_seq_lens_q` and the other lengths of packed prompts",
+        lambda asked: any(asked.has(name) for name in SEQUENCE_LENGTHS),
+        "`cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k` are the lengths of packed prompts before "
+        "their tokens are dropped.",
+        f"{USE_OURS}, or pass `retention_ratio=1.0` without a budget.",
+    ),
+)
+
+# Refused by `generate` with videos.
+OF_GENERATE = (
+    Refusal(
+        "`prefill_chunk_size` on Transformers 5.19",
+        lambda asked: asked.setting("prefill_chunk_size") is not None and not CHUNKS_FEATURES,
+        "`prefill_chunk_size` with videos needs a newer Transformers, which splits the video features into chunks.",
+        "Leave it out, or upgrade Transformers.",
+    ),
+    Refusal(
+        '`cache_implementation="paged"`',
+        lambda asked: asked.arguments.get("cache_implementation") == "paged",
+        '`cache_implementation="paged"` generates from token ids alone, without the videos.',
+        "Leave it out.",
+    ),
+    Refusal(
+        "`token_healing`",
+        lambda asked: bool(asked.setting("token_healing")),
+        "`token_healing` rewrites the prompt from its text, without its videos.",
+        "Leave it out.",
+    ),
+)
+
+# Refused by `generate` on a KV cache that holds tokens. The stock classes give wrong results for these too.
+ON_A_FILLED_CACHE = tuple(
+    Refusal(
+        f"`{name}` on a filled cache",
+        lambda asked, name=name: asked.setting(name) is not None,
+        f"`{name}` cannot continue a filled KV cache: Transformers would feed the prompt again.",
+        "Leave it out, or start over without the cache.",
+    )
+    for name in ("prompt_lookup_num_tokens", "assistant_model")
+)
+
+TABLES = (OF_STOCK_PROMPTS, OF_GENERATE, ON_A_FILLED_CACHE)
+
+
+def refuse(refusals: Sequence[Refusal], asked: Asked) -> None:
+    """Raise a ValueError for the first of these refusals that applies."""
+    for refusal in refusals:
+        if refusal.applies(asked):
+            raise ValueError(f"{refusal.because} {refusal.instead}")

@@ -1,0 +1,112 @@
+"""This project's processors in the place of stock ones: they write a placeholder for each video token that stays.
+
+They have the attributes of the stock ones and the settings on which the number depends, so changing the class of the
+object is enough.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import ProcessorMixin
+
+from .configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
+from .errors import OptionError
+from .families import FAMILIES, Family
+
+
+def can_be_counted(config: Any) -> bool:
+    """Whether a video's sizes alone decide how many of its tokens stay under a config's settings, so that a processor
+    can write the prompt."""
+    method = COMPRESSION_METHODS[config.compression_method]
+    is_fixed = method.count is not None and method.keeps_by_sizes(config.compression_rounding)
+    return is_fixed and getattr(config, "compression_newlines", "all") != "occupied"
+
+
+def shorten(processor: Any, config: Any) -> None:
+    """Let a processor write prompts for the tokens that stay under a config's settings, in place.
+
+    Where their number depends on what a video shows, it becomes the stock processor, and the model shortens the prompt.
+
+    Raises:
+        OptionError: on a processor of a class that extends a stock one, whose methods would be lost.
+    """
+    if not can_be_counted(config):
+        restore(processor)
+        return
+    if not _is_ours(processor):
+        new_class = FAMILIES[config.model_type].processor_like(processor)
+        if new_class is None:
+            raise OptionError(
+                f"`processor` is a {type(processor).__name__}, but must be a "
+                f"{' or a '.join(FAMILIES[config.model_type].stock_processors)} itself, whose class changes. Derive "
+                "your class from this project's, or leave `processor` out: the model then shortens its prompts."
+            )
+        processor.__class__ = new_class
+    for name in COUNTED_BY:
+        setattr(processor, name, getattr(config, name))
+
+
+def restore(processor: ProcessorMixin) -> None:
+    """Turn a processor back into the stock one, in place."""
+    if _is_ours(processor):
+        for name in COUNTED_BY:
+            vars(processor).pop(name, None)
+        processor.__class__ = type(processor).stock_class()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def processor_fields(config: Any) -> dict[str, Any]:
+    """Return what `processor_config.json` of a repo says of this project's processor: its class and its settings.
+
+    Where the model shortens the prompts, it names no class, or the stock one if Transformers does not have it.
+    """
+    family = FAMILIES[config.model_type]
+    if can_be_counted(config):
+        own = {name: getattr(config, name) for name in COUNTED_BY}
+        return own | {"auto_map": {"AutoProcessor": family.processor}}
+    if family.native:
+        return {}
+    module, _, _ = family.processor.partition(".")
+    return {"auto_map": {"AutoProcessor": f"{module}.{family.stock_processors[0]}"}}
+
+
+def of_whole_prompts(processor: Any) -> Any:
+    """Return a processor that writes a placeholder for every token of a video, for prompts with several settings."""
+    view = copy.copy(processor)
+    restore(view)
+    return view
+
+
+def check_processor(what: str, processor: object, family: Family) -> None:
+    """Check that a processor is one, and not that of another family. It may be of a class that someone else wrote.
+
+    Args:
+        what: begins the error.
+
+    Raises:
+        OptionError: if it is not.
+    """
+    foreign = foreign_processor([each.__name__ for each in type(processor).__mro__], family)
+    if foreign is None and isinstance(processor, ProcessorMixin):
+        return
+    why = "which is only a part of a processor" if foreign is None else "which belongs to another family"
+    raise OptionError(
+        f"{what} is a {type(processor).__name__}, {why}: {family.name} needs a {family.processor_names[0]}. Take that "
+        "of the checkpoint that the model was made from."
+    )
+
+
+def foreign_processor(names: Sequence[str], family: Family) -> str | None:
+    """Return the processor of another family that a class is, by the names of the class and of those that it extends;
+    None if it is of this family, or of none."""
+    from transformers.models.auto import processing_auto
+
+    known: Any = processing_auto.PROCESSOR_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]  (no other name)
+    every = {*known.values(), *(each for other in FAMILIES.values() for each in other.processor_names)}
+    found = next((name for name in names if name in every), None)
+    return None if found in family.processor_names else found
+
+
+def _is_ours(processor: Any) -> bool:
+    # Compared by name, because a processor from a Hub repo has its own copy of the class.
+    return any(base.__name__ == "VidCom2ProcessorMixin" for base in type(processor).__mro__)

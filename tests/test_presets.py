@@ -1,0 +1,58 @@
+"""The settings that go by one name: `PAPER` and `RECOMMENDED`."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family, only
+from oracle import oracle_compress
+
+import vidcom2
+from vidcom2 import PAPER, RECOMMENDED, CompressionSettings, compress
+from vidcom2.configuration.compression_settings import OF_SOME_COMPRESSION_METHODS
+
+OTHERS: dict[str, Any] = {
+    "compression_scoring": "released",
+    "compression_temperature": 0.5,
+    "compression_frame_score": "max",
+    "compression_window": 2,
+    "compression_positions": "original",
+    "compression_frame_weight": 2.0,
+    "compression_video_weight": -1.0,
+}
+
+
+def test_the_papers_settings_are_all_that_its_method_reads_with_the_defaults_of_compress() -> None:
+    defaults = {name: each.default for name, each in inspect.signature(compress).parameters.items()}
+    assert dict(PAPER) == {name: defaults[name] for name in PAPER}
+    assert set(PAPER) == {"compression_method", "compression_positions", *OF_SOME_COMPRESSION_METHODS}
+
+
+def test_the_papers_settings_select_what_the_oracle_of_the_paper_does() -> None:
+    tokens = torch.randn(6, 25, 16, generator=torch.Generator().manual_seed(0))
+    for ratio in (0.25, 0.15):
+        got = compress(tokens, ratio, **PAPER)
+        assert got.indices.tolist() == oracle_compress(tokens, ratio).indices
+        assert len(got.indices) > int(ratio * 150)  # which the defaults of models keep
+
+
+@only(lambda family: family.name in ("llava_onevision", "qwen3_vl"))
+def test_a_checkpoint_with_other_settings_loads_with_those_of_a_preset(family: Family, tmp_path: Path) -> None:
+    for number, stored in enumerate((OTHERS, dict(RECOMMENDED))):
+        folder = tmp_path / str(number)
+        family.load(retention_ratio=0.5, **stored).save_pretrained(folder)
+        family.processor.save_pretrained(folder)
+        for preset in (PAPER, RECOMMENDED):
+            model, _ = vidcom2.load(folder, device="cpu", **preset)
+            assert model.config.as_dict() == CompressionSettings(retention_ratio=0.5, **preset).as_dict()
+    assert vidcom2.apply(family.load_stock(), **PAPER).config.as_dict() == CompressionSettings(**PAPER).as_dict()
+
+
+@pytest.mark.parametrize("preset", [PAPER, RECOMMENDED])
+def test_a_preset_cannot_be_changed(preset: Any) -> None:
+    with pytest.raises(TypeError):
+        preset["retention_ratio"] = 0.1
+    assert json.dumps(dict(preset)) and "retention_ratio" not in preset

@@ -1,0 +1,67 @@
+"""Prompts of this project's processors, which have a placeholder for each video token that stays.
+
+The oracle is the prompt of the stock processor, which the model shortens, and what an earlier commit answered to it.
+"""
+
+import json
+from functools import cache
+
+import pytest
+import transformers
+from digests import CHECKS, FILE, Subject, alike
+from models import MODELS, ModelCase, make_video
+
+CASES = {case.name: case for case in MODELS if case.loads_here}
+
+
+@cache
+def subject(name: str, short: bool) -> Subject:
+    return Subject(CASES[name], short=short)
+
+
+def every_check(case: ModelCase) -> list:
+    marks = [pytest.mark.slow] * case.slow
+    return [pytest.param(case.name, check, id=f"{case.name}-{check}", marks=marks) for check in CHECKS]
+
+
+@pytest.mark.skipif(
+    not transformers.__version__.startswith("5.24."), reason="the digests are those of Transformers 5.24"
+)
+@pytest.mark.parametrize(("name", "check"), [each for case in CASES.values() for each in every_check(case)])
+def test_a_short_prompt_is_answered_as_the_shortened_one_was(name, check):
+    with FILE.open() as file:
+        expected = json.load(file)["exact"][name][check]
+    try:
+        found = CHECKS[check](subject(name, short=True))
+    except ValueError as error:
+        found = {"error": str(error)}
+    assert alike(found, expected), (found, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "check"), [each for case in CASES.values() if case.representative for each in every_check(case)]
+)
+def test_a_short_prompt_is_answered_as_the_shortened_one_is(name, check):
+    found = []
+    for short in (False, True):
+        try:
+            found.append(CHECKS[check](subject(name, short)))
+        except ValueError as error:
+            found.append({"error": str(error)})
+    assert alike(*found), found
+
+
+@pytest.mark.parametrize(
+    ("setting", "match"),
+    [
+        ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil' in a call of the processor.*to the model"),
+        ({"retention_rate": 0.1}, "`retention_rate` is not a setting"),
+        ({"retention_ratio": 2.0}, "`retention_ratio` is 2.0"),
+    ],
+)
+@pytest.mark.parametrize("how", ["argument", "videos_kwargs"])
+def test_a_call_of_the_processor_takes_the_settings_that_say_how_many(setting, match, how):
+    of = subject("llava_onevision", short=True)
+    given = setting if how == "argument" else {"videos_kwargs": setting}
+    with pytest.raises(ValueError, match=match):
+        of.processor(text="<video>", videos=[make_video(0)], return_tensors="pt", **given)

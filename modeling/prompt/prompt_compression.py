@@ -31,7 +31,7 @@ from ..hosting.in_transformers import (
 )
 from ..methods.compression import VideoCompression
 from .conversation_cache import Conversation, positions_by_order, using
-from .prompt_layout import Group, Layout, with_budgets, without_dropped
+from .prompt_layout import Group, Layout, between_ends, with_budgets, without_dropped
 from .refusals import OF_STOCK_PROMPTS, Asked, refuse
 
 logger = logging.get_logger(__name__)
@@ -261,13 +261,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         features: Any = (inputs.get("mm_encoder_outputs") or {}).get("video")
         if inputs.get("pixel_values_videos") is not None:
             inputs = self.with_features(inputs, encode("all", inputs | overrides))
-        elif getattr(features, "video_compressions", None) is not None:  # which dropped nothing
-            whole = self.with_placeholders(features.pooler_output, inputs)
-            inputs = self.with_features(inputs, _ready(replace(features, pooler_output=whole)))
-        elif features is not None and not isinstance(features, VidCom2VideoFeatures):  # the stock class's
-            inputs = self.with_features(inputs, _ready(features))
         elif features is None:
             return inputs
+        elif not isinstance(features, VidCom2VideoFeatures) or features.video_compressions is not None:
+            # They are the stock class's, or of a budget that dropped nothing.
+            ready = _ready(features)
+            whole = self.with_placeholders(ready.pooler_output, inputs)
+            inputs = self.with_features(inputs, replace(ready, pooler_output=whole))
         ids = inputs.get("input_ids")
         return inputs if ids is None else inputs | {"input_ids": self.distinct_ids(ids, self.kinds_of(ids, inputs))}
 
@@ -309,8 +309,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             layout = with_budgets(kinds == VIDEO, groups)
         else:
             refuse(OF_STOCK_PROMPTS, Asked(inputs))
-            is_padding = attended.long().cumsum(dim=1) == 0
-            layout = without_dropped(~is_padding & self._kept(kinds, compressions))
+            layout = without_dropped(between_ends(attended) & self._kept(kinds, compressions))
             if name == "input_ids":
                 # A pad token would be new to the prompt, and `repetition_penalty` would see it. A mark would change
                 # what other tokens stand for.
@@ -318,9 +317,14 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 padding = tokens.gather(1, is_text.int().argmax(dim=1, keepdim=True))
         if name == "input_ids":
             tokens = self.distinct_ids(tokens, kinds)
-        moved = {
-            each: layout.laid_out(inputs[each][:, -num_new:]) for each in PER_TOKEN if inputs.get(each) is not None
-        }
+        moved = {each: inputs[each] for each in PER_TOKEN if inputs.get(each) is not None}
+        for each, values in moved.items():
+            if values.shape[1] < num_new:
+                raise ValueError(
+                    f"`{each}` is {tuple(values.shape)}, but there are {num_new} new tokens. Pass what the processor "
+                    "returns."
+                )
+            moved[each] = layout.laid_out(values[:, -num_new:])
         inputs = self.with_features(inputs, _ready(features)) | {name: layout.laid_out(tokens, padding)} | moved
         return inputs, layout
 

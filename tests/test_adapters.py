@@ -208,6 +208,7 @@ def test_an_activated_adapter_is_refused_where_a_video_follows_its_invocation(fa
                 else nullcontext()
             ):
                 call(**inputs)
+            call(**family.writing_short.one_video())  # which is short from the start, so the count is right
 
 
 @pytest.mark.parametrize(("harm", "message"), REFUSED.values(), ids=REFUSED)

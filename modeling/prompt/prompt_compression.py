@@ -220,7 +220,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             layout = None
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
                 if inputs.get("attention_mask") is None and before.masks is not None:
-                    inputs["attention_mask"], _ = before.with_new(None, *tokens.shape[:2], tokens.device)
+                    inputs["attention_mask"], _ = before.with_new(None, len(tokens), tokens.shape[1], tokens.device)
                 return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
         else:
             before.check_mask(inputs.get("attention_mask"), len(tokens), tokens.shape[1])

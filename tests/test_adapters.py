@@ -1,8 +1,10 @@
 """A folder or a Hub repo with a PEFT adapter alone, as PEFT and `Trainer` save it, loads together with its base."""
 
+import functools
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +181,34 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "of another shape": (lambda folder: edit(folder, r=3), "8 of its weights are not of the shape of its base"),
     "a weight missing": (_without_a_weight, "1 of its weights are missing"),
     "cut": (_cut, "because of its adapter: .*Is the file complete"),
+    "activated": (
+        lambda folder: edit(folder, alora_invocation_tokens=[3, 4], task_type="CAUSAL_LM"),
+        "an aLoRA, which only PEFT's own model activates. Load its base, and give both to PEFT",
+    ),
     "prompt tuning": (
         lambda folder: edit(folder, peft_type="PROMPT_TUNING", num_virtual_tokens=3, task_type="CAUSAL_LM"),
         "of type PROMPT_TUNING, which changes no weights. Load its base, and give both to PEFT",
     ),
 }
+
+
+@only(lambda family: family.name in ("llava_onevision", "glm4v"))
+def test_an_activated_adapter_is_refused_where_a_video_follows_its_invocation(family: Family) -> None:
+    """PEFT counts from the end of the full prompt where the adapter begins, so it would act on tokens before that."""
+    inputs = family.one_video()
+    ids = inputs["input_ids"][0].tolist()
+    for invocation, is_refused in ((ids[:3], True), (ids[-3:], False)):
+        arguments = {"alora_invocation_tokens": invocation, "task_type": "CAUSAL_LM"}
+        tuned = adapted(family, family.folder, family.load(retention_ratio=0.25), **arguments)
+        for call in (tuned, functools.partial(tuned.generate, max_new_tokens=1)):
+            call(**inputs, retention_ratio=1.0)
+            with (
+                pytest.raises(ValueError, match="would drop follow the invocation of an aLoRA")
+                if is_refused
+                else nullcontext()
+            ):
+                call(**inputs)
+            call(**family.writing_short.one_video())  # which is short from the start, so the count is right
 
 
 @pytest.mark.parametrize(("harm", "message"), REFUSED.values(), ids=REFUSED)

@@ -64,13 +64,19 @@ def test_interleaved_chats_on_one_model_equal_each_chat_alone(family: Family, fi
 
 
 @only(lambda family: family.mrope)
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 @pytest.mark.parametrize("by", ["a second turn", "a hand-written loop"])
-def test_positions_after_a_long_video_of_small_frames_equal_a_run_from_scratch(family: Family, by: str) -> None:
-    """With 64 frames of few tokens, M-RoPE's largest position is the video's last frame, not the text's last token."""
+def test_positions_after_a_long_video_of_small_frames_equal_a_run_from_scratch(
+    family: Family, by: str, ratio: float
+) -> None:
+    """With 64 frames of few tokens, M-RoPE's largest position is the video's last frame, not the text's last token.
+    With all tokens, the stock class runs the whole conversation in one go."""
     inputs = family.one_video("?", num_frames=64)
-    turn = run(family.model, inputs, return_dict_in_generate=True)
+    turn = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
-    from_scratch = family.model(input_ids=ids, **family.videos_of(inputs)).logits[:, -1]
+    whole = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **family.videos_of(inputs)}
+    whole["mm_token_type_ids"] = token_types(family.model.config, ids)
+    from_scratch = (family.stock if ratio == 1.0 else family.model)(**whole).logits[:, -1]
     if by == "a second turn":
         out = run(
             family.model,
@@ -82,7 +88,7 @@ def test_positions_after_a_long_video_of_small_frames_equal_a_run_from_scratch(f
         continued = out.logits[0]
     else:
         prompt = inputs["input_ids"].shape[1]
-        cache = family.model(**inputs, use_cache=True).past_key_values
+        cache = family.model(**inputs, retention_ratio=ratio, use_cache=True).past_key_values
         for i in range(prompt, ids.shape[1]):
             continued = family.model(input_ids=ids[:, i : i + 1], past_key_values=cache).logits[:, -1]
     torch.testing.assert_close(continued, from_scratch, rtol=0, atol=1e-5)

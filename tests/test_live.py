@@ -1,6 +1,9 @@
 """A live video remembers a stream in bounded memory: all of it while there is room, and then what covers it best."""
 
+import copy
 import math
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from test_watched import logits
 import vidcom2
 from vidcom2.answering.prompting import OF_THE_TOWER, prepare_inputs
 from vidcom2.errors import OptionError
+from vidcom2.live import live_video
 from vidcom2.live.live_video import LiveVideo
 from vidcom2.live.stream_memory import MEMORY_METHODS, TIME_WEIGHT, ScoredFrame, StreamMemory, StreamTokens, coverage
 from vidcom2.live.virtual_frames import virtual_frames
@@ -166,10 +170,83 @@ def test_users_add_memories_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Non
     assert memory.seconds[:, 0].tolist() == [2, 2, 3, 3, 3] and memory.places.tolist() == [1, 2, 0, 1, 2]
     with pytest.raises(OptionError, match="'newest' is taken"):
         vidcom2.register_memory_method("newest")(lambda tokens, number: tokens.frames)
-    memory.method = lambda tokens, number: torch.tensor([3, 1])
-    with pytest.raises(OptionError, match="must return 1 to 5, ascending"):
-        memory.add(ScoredFrame((features, features), (9.0,)))
-    assert len(memory.features[0]) == len(memory.frames) == 5 and memory.num_frames == 4  # as before
+    bad = [[3, 1], [1, 1], [], [-1, 2], [2, 8], [0, 1, 2, 3, 4, 5], [1.0, 2.0], [[1, 2]], [True] * 5 + [False] * 3]
+    for places in [*map(torch.tensor, bad), torch.tensor([1, 2], dtype=torch.int32), [1, 2], np.array([1, 2]), 3, None]:
+        memory.method = lambda tokens, number, places=places: places
+        with pytest.raises(OptionError, match=r"returned .*, but must return 1 to 5 places from 0 to 7: int64, \(K,\)"):
+            memory.add(ScoredFrame((features, features), (9.0,)))
+        assert len(memory.features[0]) == len(memory.frames) == 5 and memory.num_frames == 4  # as before
+
+
+def test_a_memory_method_cannot_write_into_the_memory() -> None:
+    def scribbles(tokens: StreamTokens, number: int) -> torch.Tensor:
+        for each in vars(tokens).values():
+            if isinstance(each, torch.Tensor):
+                each.numpy()[:] = 7
+        return torch.arange(number)
+
+    for max_tokens in (5, 2):  # the first frame fits, or does not
+        memories = [StreamMemory(method, max_tokens) for method in (scribbles, lambda tokens, n: torch.arange(n))]
+        for second in range(3):
+            for memory in memories:
+                memory.add(ScoredFrame((torch.arange(6.0).view(3, 2) + second,), (float(second),)))
+        written, untouched = ({**vars(each), "features": each.features[0]} for each in memories)
+        assert all(
+            torch.equal(torch.as_tensor(written[name]), torch.as_tensor(untouched[name]))
+            for name in written.keys() - {"method"}
+        )
+
+
+@PAIRS
+@pytest.mark.parametrize(
+    "error", [RuntimeError("no room"), KeyboardInterrupt()], ids=lambda error: type(error).__name__
+)
+def test_a_frame_is_taken_in_whole_or_not_at_all(family: Family, frames: np.ndarray, error: BaseException) -> None:
+    """The memory method fails when the first frame leaves those that stay whole. The same frame is added again."""
+    live, expected = small(family, frames[:15]), small(family, frames)
+    before, method, failed = live.watched(), live._memory.method, []
+
+    def fails(tokens: StreamTokens, number: int) -> torch.Tensor:
+        if len(failed) < 3:
+            failed.append(tokens)
+            raise error
+        return method(tokens, number)
+
+    live._memory.method = fails
+    for place, frame in enumerate(frames[15:], start=15):
+        while live.num_frames == place:
+            before = live.watched()
+            try:
+                live.add(frame, place / 2)
+            except type(error):
+                assert live.num_frames == place and live.watched() is before
+    assert len(failed) == 3
+    for one, other in zip(live._remembered().features.pooler_output, expected.watched().features.pooler_output):
+        assert torch.equal(one, other)
+
+
+@only(lambda family: family.name in ("llava_onevision", "qwen3_vl"))
+def test_frames_of_two_threads_come_one_after_the_other(
+    family: Family, frames: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second thread adds its frame while the first one's is encoded."""
+    expected, live = stream(family, frames[:4]).watched(), stream(family, frames[:1])
+    threads: list[threading.Thread] = []
+
+    def slowly(*args: Any) -> Any:
+        if not threads:
+            threads.append(threading.Thread(target=lambda: live.add(frames[2], 1.0)))
+            threads[0].start()
+            threads[0].join(0.5)  # without a lock it is through by then
+        return encode(*args)
+
+    encode = live_video.encode
+    monkeypatch.setattr(live_video, "encode", slowly)
+    live.add(frames[1], 0.5)
+    threads[0].join()
+    live.add(frames[3], 1.5)
+    assert live.num_frames == 4 and live.watched().prepared.written == expected.prepared.written
+    assert torch.equal(live.watched().features.pooler_output[0], expected.features.pooler_output[0])
 
 
 def test_large_frames_are_scaled_so_that_the_past_has_room(frames: np.ndarray) -> None:
@@ -180,6 +257,49 @@ def test_large_frames_are_scaled_so_that_the_past_has_room(frames: np.ndarray) -
         live.add(frame, second)
     assert live.tokens_per_frame is not None and 35 <= live.tokens_per_frame <= 50
     assert live.ask("Who?", max_new_tokens=1).new_tokens == 1
+
+
+CHANGES: dict[str, Callable[[Any, Any], Any]] = {
+    "a weight": lambda model, _: next(model.model.vision_tower.parameters()).add_(0.1),
+    "the dtype": lambda model, _: model.bfloat16(),
+    "a setting": lambda model, _: setattr(model.config, "vision_method", "skip_repeated"),
+    "the config": lambda model, _: setattr(model.config, "spatial_pool_mode", "max"),
+    "the processor's numbers": lambda _, processor: processor.video_processor.image_mean.reverse(),
+    "the processor's size": lambda _, processor: setattr(
+        processor.video_processor, "size", {"height": 56, "width": 56}
+    ),
+}
+
+
+@only(lambda family: family.name == "llava_video")
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_stream_ends_where_the_model_or_its_processor_changes(
+    family: Family, frames: np.ndarray, change: str
+) -> None:
+    """Features from before and after would stand in one prompt. The language model may be trained meanwhile."""
+    model, processor = family.load(), copy.deepcopy(family.processor)
+    processor.video_processor.image_mean = [0.1, 0.2, 0.3]
+    live = LiveVideo(model, processor, max_video_tokens=10_000)
+    for place, frame in enumerate(frames[:3]):
+        live.add(frame, place / 2)
+    with torch.no_grad():
+        model.model.language_model.norm.weight.mul_(2)
+    live.add(frames[3], 1.5)
+    live.watched()
+    with torch.no_grad():
+        CHANGES[change](model, processor)
+    for use in (lambda: live.add(frames[4], 2.0), live.watched, lambda: live.ask("Who?")):
+        with pytest.raises(OptionError, match=r"has changed since the stream began.*Undo that, or begin a new"):
+            use()
+    assert live.num_frames == 4
+
+
+@ONE
+def test_a_live_video_has_the_budget_of_the_models_config(family: Family) -> None:
+    model = family.load(max_video_tokens=300)
+    assert LiveVideo(model, family.processor).max_video_tokens == 300
+    assert LiveVideo(model, family.processor, max_video_tokens=200).max_video_tokens == 200
+    assert LiveVideo(family.model, family.processor).max_video_tokens == live_video.MAX_VIDEO_TOKENS
 
 
 def test_more_frames_make_none_smaller_in_the_prompt_or_in_that_of_a_file(frames: np.ndarray, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import CASES_THAT_LOAD, MODELS, RETENTION_RATIO, chat_prompt, make_video, save_as_on_the_hub
+from models import CASES_THAT_LOAD, EXPERTS_APART, MODELS, RETENTION_RATIO, chat_prompt, make_video, save_as_on_the_hub
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoProcessor, BitsAndBytesConfig, ProcessorMixin
 
@@ -190,6 +190,37 @@ def test_a_saved_model_loads_with_its_settings_and_in_the_stock_class(family: Fa
     assert type(AutoProcessor.from_pretrained(tmp_path)) is type(family.processor)
     inputs = family.processed_video()
     assert torch.equal(native(**inputs).logits, family.untouched_stock()(**inputs).logits)
+
+
+class Wrapper(torch.nn.Module):
+    """Holds a model as wrappers of trainers do."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = model
+
+
+@only(lambda family: family.name not in EXPERTS_APART)
+@pytest.mark.parametrize("names", ["the checkpoint's", "the model's own"])
+def test_a_state_dict_has_the_names_of_the_checkpoint_or_the_models_own(
+    family: Family, tmp_path: Path, names: str
+) -> None:
+    """`Trainer` reads a checkpoint so, with `strict=False`. Wrappers put a prefix before all names."""
+    family.model.save_pretrained(tmp_path)
+    own = family.model.state_dict()
+    state = load_file(tmp_path / "model.safetensors") if names == "the checkpoint's" else dict(own)
+    for prefix, wrap in (("", lambda model: model), ("module.", Wrapper)):
+        other = family.load()
+        with torch.no_grad():
+            for value in other.state_dict().values():
+                value.fill_(0)
+        given = {f"{prefix}{name}": value for name, value in state.items()}
+        wrap(other).load_state_dict(given, strict=True)
+        assert all(torch.equal(value, own[name]) for name, value in other.state_dict().items())
+        assert given.keys() == {f"{prefix}{name}" for name in state}  # the caller's is not changed
+        given[f"{prefix}b.c"] = torch.ones(1)
+        left = wrap(other).load_state_dict(given, False)
+        assert not left.missing_keys and left.unexpected_keys == [f"{prefix}b.c"]
 
 
 @only(lambda family: family.can_tie)
@@ -374,7 +405,8 @@ def test_a_model_of_no_family_is_told_the_type_that_is_written_most_like_its_own
 
 
 @only(lambda family: family.name == "llava_onevision")
-def test_load_refuses_arguments_that_make_no_sense(family: Family) -> None:
+def test_load_refuses_arguments_that_make_no_sense(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vidcom2.placement.find_spec", lambda name: name == "accelerate" or None)
     for arguments, message in (
         ({"retention_ratio": 1.5}, "`retention_ratio` is 1.5"),
         ({"compresion_rounding": "up"}, "`compresion_rounding` is neither a setting .* retention_ratio"),
@@ -388,6 +420,29 @@ def test_load_refuses_arguments_that_make_no_sense(family: Family) -> None:
         ({"trust_remote_code": True}, "`trust_remote_code` is not an argument"),
         ({"revision": "main"}, "`revision` is 'main', but the model .* is a folder"),
         ({"dtype": "bf16"}, "`dtype` is 'bf16', .* Did you mean 'bfloat16'"),
+        ({"torch_dtype": "bf16"}, "`dtype` is 'bf16', .* Did you mean 'bfloat16'"),
+        (
+            {"ignore_mismatched_sizes": True},
+            "`ignore_mismatched_sizes` is not an .* it refuses weights that do not fit",
+        ),
+        (
+            {"load_in_8bit": True},
+            r"`load_in_8bit` is not an .* Pass `quantization_config=BitsAndBytesConfig\(load_in_8",
+        ),
+        (
+            {"load_in_4bit": False},
+            r"`load_in_4bit` is not an .* Pass `quantization_config=BitsAndBytesConfig\(load_in_4",
+        ),
+        ({"use_auth_token": "x"}, "`use_auth_token` is not an .* Transformers renamed it. Pass `token`"),
+        ({"resume_download": True}, "`resume_download` is not an .* downloads always resume. Leave it out"),
+        ({"use_flash_attention_2": True}, "`use_flash_attention_2` is not .* Pass `attn_implementation='flash_attent"),
+        ({"device": "cpu", "attn_implementation": "flash_attention_2"}, r"FlashAttention2 needs a GPU. Try sdpa\.$"),
+        (
+            {"attn_implementation": "flash_attention_2", "device_map": "cpu"},
+            r"not installed.* -e \"\.\[flash-attn\]\"$",
+        ),
+        ({"attn_implementation": "sdpaa"}, "cannot load the model '[^']*': Specified `attn_implementation="),
+        ({"attn_implementation": "flash_attention_3"}, "cannot load the model '[^']*': FlashAttention3 has been"),
     ):
         with pytest.raises(ValueError, match=message):
             vidcom2.load(**{"name": family.folder, **arguments})

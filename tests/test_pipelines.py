@@ -4,12 +4,17 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from conftest import Family, only
+from make_clips import write_clip
 from models import make_video
 from PIL import Image
-from transformers import pipeline
+from transformers import pipeline, video_processing_utils
+from transformers.video_utils import load_video
 
+from vidcom2 import read_video
 from vidcom2.modeling.hosting.pipeline_video_text_to_text import VideoTextToTextPipeline
 
 TASKS = ("image-text-to-text", "any-to-any")
@@ -142,6 +147,52 @@ def test_a_chat_is_answered_in_either_argument(video_pipe: Any, family: Family) 
     assert [answer(first), answer(second)] == [expected_answer(family, 0), expected_answer(family, 1)]
 
 
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Let Transformers decode files with PyAV, since torchcodec finds no FFmpeg here. Return which frames it reads."""
+    found: list[list[int]] = []
+
+    def by_pyav(video: Any, backend: str, sample_indices_fn: Any) -> Any:
+        frames, metadata = load_video(video, backend="pyav", sample_indices_fn=sample_indices_fn)
+        found.append([int(index) for index in metadata.frames_indices])
+        assert len(frames) == len(set(found[-1]))
+        return frames.repeat(len(found[-1]) // len(frames), axis=0), metadata  # PyAV takes no frame twice
+
+    monkeypatch.setattr(video_processing_utils, "load_video", by_pyav)
+    monkeypatch.setattr(video_processing_utils, "is_torchcodec_usable", lambda decode: True, raising=False)
+    return found
+
+
+@pytest.mark.parametrize("frames", [120, 20])
+def test_files_are_sampled_as_read_video_does_in_questions_and_chats(
+    video_pipe: Any, family: Family, tmp_path: Path, read: list[list[int]], frames: int
+) -> None:
+    """32 frames, from the first to the last, or all of a shorter clip. Questions may ask for another number."""
+    clip = write_clip(tmp_path / "clip.mp4", [i / 10 for i in range(frames)], rate=10)
+    expected = read_video(clip).frames_indices.tolist()
+    question = {"type": "text", "text": "What?"}
+    for key in ("video", "url", "path"):
+        content = [{"type": "video", key: str(clip)}, question]
+        (result,) = video_pipe(text=[{"role": "user", "content": content}], generate_kwargs=GENERATION)
+        assert result["generated_text"][0]["content"][0] == content[0]
+    video_pipe(videos=clip, text="What?", generate_kwargs=GENERATION)
+    video_pipe(videos=[str(clip), clip], text=["What?", "Who?"], generate_kwargs=GENERATION)
+    assert read == [expected] * 6
+    for number in (7, 1):
+        video_pipe(videos=clip, text="What?", num_frames=number, generate_kwargs=GENERATION)
+        assert sorted(set(read.pop())) == read_video(clip, number).frames_indices.tolist()
+
+
+def test_an_array_may_hold_several_videos(video_pipe: Any, family: Family) -> None:
+    videos = [make_video(0), make_video(1)]
+    (one,) = video_pipe(videos=np.stack(videos), text="Which?", generate_kwargs=GENERATION)
+    (other,) = video_pipe(videos=videos, text="Which?", generate_kwargs=GENERATION)
+    assert answer(one) == answer(other)
+    for each in (np.stack(videos), tuple(videos), torch.tensor(np.stack(videos))):
+        results = video_pipe(videos=each, text=("What happens?",) * 2, generate_kwargs=GENERATION)
+        assert [answer(result[0]) for result in results] == [expected_answer(family, seed) for seed in (0, 1)]
+
+
 def test_frames_are_sampled_on_request(video_pipe: Any, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict] = []
 
@@ -153,7 +204,8 @@ def test_frames_are_sampled_on_request(video_pipe: Any, family: Family, monkeypa
     sampled, frames = {"do_sample_frames": True}, make_video(0)
     for videos, options, expected in (
         ("clip.mp4", {}, {"num_frames": 32} | sampled),
-        (["clip.mp4", frames], {}, {"num_frames": 32} | sampled),
+        ("clip.mp4", {"processor_kwargs": {"num_frames": 3}}, {"num_frames": 3} | sampled),
+        ("clip.mp4", {"processor_kwargs": {"fps": 3}}, {"fps": 3}),
         (Path("clip.mp4"), {"num_frames": 4}, {"num_frames": 4} | sampled),
         (frames, {"num_frames": 4, "processor_kwargs": {"size": 1}}, {"num_frames": 4, "size": 1} | sampled),
         (frames, {}, {"do_sample_frames": False}),
@@ -174,8 +226,6 @@ def test_all_decoded_frames_are_used_even_if_the_processor_would_sample_them(
     assert prefill_lengths == [family.one_video(num_frames=frames)["input_ids"].shape[1] for frames in (12, 8)]
 
 
-# GLM's, SmolVLM's and MiniCPM-V's processors sample by their rate, and want metadata for it
-@only(lambda family: not family.keeps_sizes and family.name not in ("smolvlm", "minicpmv4_6"))
 def test_the_number_of_sampled_frames_does_not_depend_on_the_processors_rate(
     video_pipe: Any, family: Family, prefill_lengths: list
 ) -> None:
@@ -194,7 +244,25 @@ def test_the_number_of_sampled_frames_does_not_depend_on_the_processors_rate(
         ({"text": "What?"}, "`videos` is NoneType and `text` is str"),
         ({"videos": "clip.mp4"}, "`videos` is str and `text` is NoneType"),
         ({"videos": "clip.mp4", "text": chat(0)}, "`text` is a chat"),
-        ({"videos": ["a.mp4"], "text": ["What?", "Who?"]}, "a list of 2 questions"),
+        (
+            {"videos": ["a.mp4"], "text": ["What?", "Who?"]},
+            "`text` is list, but a question needs .* A list of questions needs a list of as many entries",
+        ),
+        (
+            {"videos": make_video(0), "text": ["What?", "Who?"]},
+            "`text` is list, but a question needs .* A list of questions needs a list of as many entries",
+        ),
+        ({"videos": (each for each in ["a.mp4"]), "text": "What?"}, "`videos` is generator and `text` is str, but"),
+        (
+            {"videos": ["a.mp4"], "text": (each for each in ["What?"])},
+            "`videos` is list and `text` is generator, but",
+        ),
+        ({"text": (each for each in [chat(0)])}, "`text` is generator, but a question needs"),
+        (
+            {"videos": make_video(0)[0], "text": "What?"},
+            "`videos` is ndarray and .*frames in 4 dimensions",
+        ),
+        ({"videos": ["a.mp4", make_video(0)], "text": "Which?"}, "files and decoded frames"),
     ],
 )
 def test_a_question_without_its_video_is_refused(video_pipe: Any, arguments: dict, reason: str) -> None:

@@ -96,6 +96,21 @@ def test_a_watched_video_answers_as_ask_does(family: Family, video: vidcom2.Vide
     assert torch.equal(answers[1].compression.placeholders, expected[1].compression.placeholders)
 
 
+@pytest.mark.parametrize("seconds", [0.2, 1.4, 40.0])
+def test_a_question_after_a_cache_that_ends_behind_a_video_has_the_stock_models_positions(
+    family: Family, seconds: float
+) -> None:
+    """The stock class runs the whole prompt in one go. Where frames last long, a video's last frame has a larger
+    position than the text behind it begins with."""
+    frames = np.random.default_rng(0).integers(0, 256, (20, 56, 56, 3)).astype(np.uint8)
+    video = vidcom2.Video.from_frames(frames, times=[place * seconds for place in range(20)])
+    inputs = prepare_inputs(family.processor, "Who is it?", video, family.model)
+    filled = watch(family, video, retention_ratio=1.0).prefill()
+    assert filled.can_continue(inputs["input_ids"], {})
+    expected = logits(lambda _, **rest: family.stock.generate(**inputs, do_sample=False, **rest), None)
+    torch.testing.assert_close(logits(filled.ask, "Who is it?"), expected, rtol=0, atol=1e-5)
+
+
 def test_a_tuned_language_model_keeps_the_features(family: Family, video: vidcom2.Video, tmp_path: Path) -> None:
     watch(family, video).save(tmp_path / "features.watched")
     family.model.save_pretrained(tmp_path / "saved")  # which notes its code in the config

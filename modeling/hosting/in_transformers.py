@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import torch
 from torch import Tensor
 from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, modeling_outputs
-from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    get_model_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
+from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_jit_tracing, is_torchdynamo_exporting
 
@@ -120,6 +125,19 @@ def register_like(model_class: Any) -> None:
         for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):
             if model_class.config_class not in auto_class._model_mapping:  # Ours stays before a user's subclass.
                 auto_class.register(model_class.config_class, model_class)
+
+
+def to_own_names(model: Any, state_dict: dict[str, Any], prefix: str) -> None:
+    """Rename the weights of a checkpoint, which stand under a prefix, to those of the model, in place. Experts that the
+    checkpoint holds one by one stay as they are."""
+    transforms = get_model_conversion_mapping(model, add_legacy=False)
+    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
+    own = {name for name, _ in (*model.named_parameters(remove_duplicate=False), *model.named_buffers())}
+    for key in [*state_dict]:
+        name = key.removeprefix(prefix)
+        renamed, _ = rename_source_key(name, renamings, [])
+        if name not in own and renamed in own:
+            state_dict[prefix + renamed] = state_dict.pop(key)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

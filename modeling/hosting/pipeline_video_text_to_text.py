@@ -2,11 +2,12 @@
 not.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import copy
+from collections.abc import Sequence
+from os import PathLike, fspath
 from typing import Any, cast
 
-from transformers import ImageTextToTextPipeline, SmolVLMVideoProcessor
+from transformers import ImageTextToTextPipeline
 
 FILE_FRAMES = 32  # This many frames are sampled from a file, since all of them would be too many.
 
@@ -16,7 +17,7 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
 
     Modifications:
         - takes `videos` and a question, and makes a chat of them.
-        - samples `num_frames` frames from a video file.
+        - samples `num_frames` frames evenly, in all families alike, and 32 from a file if it is not told how many.
         - answers in batches with models that hear, too. The parent refuses them where the feature extractor of sounds
           pads on another side than the tokenizer.
 
@@ -37,19 +38,24 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
 
         Args:
             videos: the videos of one question: a file, a URL, decoded frames (num_frames, channels, height, width), a
-                list of images, or a list of these. With a list of questions, a list with one entry for each. A chat may
-                be passed here or as `text`.
+                list of images, or a list of these, or an array with one more dimension. With a list of questions, a
+                list with one entry for each. A chat may be passed here or as `text`.
             text: a question, a list of questions, or chats as `pipeline("image-text-to-text")` takes them.
-            num_frames: frames to sample from each video. By default, 32 from a file or URL, and all decoded frames.
-            **kwargs: arguments of `pipeline("image-text-to-text")`, such as `max_new_tokens` or `generate_kwargs`.
+            num_frames: frames to sample from each video. By default, 32 from a file or URL, and all decoded frames. A
+                shorter video is taken whole.
+            **kwargs: arguments of `pipeline("image-text-to-text")`, such as `max_new_tokens` or `generate_kwargs`. With
+                `fps` or `do_sample_frames` among its `processor_kwargs`, the processor samples in its own way.
 
         Returns:
             One list of answers per question. Each answer has a `generated_text`: for a question the answer alone, for a
             chat the continued chat.
 
         Raises:
-            ValueError: if a question has no video, a chat has videos beside it, or the lists have different lengths.
+            ValueError: if a question has no video, a chat has videos beside it, the lists have different lengths, or
+                files and decoded frames are in one chat.
         """
+        dimensions = getattr(videos, "ndim", None)
+        videos = list(videos) if dimensions == 5 else videos
         chats = text if _is_chat(text) else videos if text is None and _is_chat(videos) else None
         if chats is text is not None and videos is not None:
             raise ValueError(
@@ -57,52 +63,53 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
                 'as {"type": "video", "video": ...}.'
             )
         if chats is None:
-            if videos is None or text is None:
-                raise ValueError(
-                    f"`videos` is {type(videos).__name__} and `text` is {type(text).__name__}, but a question needs "
-                    "both. Pass a video and a question, or a chat as `text`."
-                )
-            if isinstance(text, str):
+            if isinstance(text, str) and (isinstance(videos, (str, PathLike, list, tuple)) or dimensions == 4):
                 chats = _chat(videos, text)
-            elif isinstance(videos, (list, tuple)) and len(videos) == len(text):
+            elif isinstance(text, (list, tuple)) and isinstance(videos, (list, tuple)) and len(videos) == len(text):
                 chats = [_chat(of_one, question) for of_one, question in zip(videos, text, strict=True)]
             else:
                 raise ValueError(
-                    f"`text` is a list of {len(text)} questions, so `videos` must be a list of as many entries, but it "
-                    f"is {f'of {len(videos)}' if isinstance(videos, (list, tuple)) else type(videos).__name__}."
+                    f"`videos` is {type(videos).__name__} and `text` is {type(text).__name__}, but a question needs a "
+                    "video: a file, a URL, frames in 4 dimensions, or a list of these. A list of questions needs a "
+                    "list of as many entries. Or pass a chat as `text`."
                 )
             kwargs.setdefault("return_full_text", False)
-            if num_frames is None and _has_file(videos):
+        # The parent's annotations lack chats.
+        return super().__call__(text=cast(Any, chats), num_frames=num_frames, **kwargs)
+
+    def preprocess(self, inputs: Any = None, *args: Any, num_frames: int | None = None, **kwargs: Any) -> Any:
+        """Return the processor's inputs for a chat, with frames that are sampled evenly.
+
+        Raises:
+            ValueError: if files and decoded frames are in one chat.
+        """
+        are_files = {isinstance(video, (str, PathLike)) for video in _videos_of(inputs.messages)}
+        if len(are_files) > 1:
+            raise ValueError("A chat has both files and decoded frames. Pass all its videos in one of these forms.")
+        given = dict(kwargs.pop("processor_kwargs", None) or {})
+        num_frames = given.pop("num_frames", num_frames)
+        pipe, processor = copy.copy(self), cast(Any, copy.copy(self.processor))
+        if not given.keys() & {"fps", "do_sample_frames"}:
+            if True in are_files and num_frames is None:
                 num_frames = FILE_FRAMES
-        sampling: dict[str, Any] = {}
-        if num_frames is not None:
-            sampling = {"num_frames": num_frames, "do_sample_frames": True}
-        elif not _has_file(_videos_of(chats)):
             # Qwen3-VL's processor would sample decoded frames too, as if there were 24 a second.
-            sampling = {"do_sample_frames": False}
-        if sampling:
-            kwargs["processor_kwargs"] = sampling | (kwargs.get("processor_kwargs") or {})
-        with _without_own_rate(self.processor, num_frames):
-            return super().__call__(text=cast(Any, chats), **kwargs)  # The parent's annotations lack chats.
+            given["do_sample_frames"] = num_frames is not None
+            # By itself, a processor refuses more frames than there are, or a number beside its rate.
+            processor.video_processor = copy.copy(processor.video_processor)
+            processor.video_processor.sample_frames = _evenly
+            pipe.processor = processor
+        if num_frames is not None:
+            given["num_frames"] = num_frames
+        return super(VideoTextToTextPipeline, pipe).preprocess(inputs, *args, processor_kwargs=given, **kwargs)
 
 
-@contextmanager
-def _without_own_rate(processor: Any, num_frames: int | None) -> Iterator[None]:
-    """Hide the processor's own `fps` while `num_frames` is asked for.
-
-    Qwen3-VL's processor refuses a number of frames beside frames per second, and mistakes its own `fps` for the
-    caller's. SmolVLM's needs both: it samples at its rate, and at most so many.
-    """
-    video_processor = processor.video_processor
-    own = getattr(video_processor, "fps", None)
-    if own is None or num_frames is None or isinstance(video_processor, SmolVLMVideoProcessor):
-        yield
-        return
-    video_processor.fps = None
-    try:
-        yield
-    finally:
-        video_processor.fps = own
+def _evenly(metadata: Any, num_frames: int, temporal_patch_size: int | None = 1, **others: Any) -> list[int]:
+    """Return which frames to take: evenly spaced from the first to the last; of a shorter video, all. A single frame is
+    taken twice where two share their tokens."""
+    num_frames = min(num_frames, metadata.total_num_frames)
+    last, steps = metadata.total_num_frames - 1, max(1, num_frames - 1)
+    frames = [(2 * number * last + steps - 1) // (2 * steps) for number in range(num_frames)]  # the nearest ones
+    return frames * (temporal_patch_size or 1) if num_frames == 1 else frames
 
 
 def _is_chat(value: Any) -> bool:
@@ -115,8 +122,8 @@ def _is_chat(value: Any) -> bool:
 
 def _chat(videos: Any, question: str) -> list[dict[str, Any]]:
     is_one = not isinstance(videos, (list, tuple)) or _is_frames(videos)
-    paths_as_text = [_as_text(video) for video in ([videos] if is_one else videos)]
-    content = [{"type": "video", "video": video} for video in paths_as_text]
+    as_text = [fspath(each) if isinstance(each, PathLike) else each for each in ([videos] if is_one else videos)]
+    content = [{"type": "video", "video": video} for video in as_text]
     return [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
 
 
@@ -125,20 +132,8 @@ def _is_frames(videos: Sequence) -> bool:
     return bool(videos) and all(hasattr(entry, "getpixel") for entry in videos)
 
 
-def _videos_of(chats: Any) -> list[Any]:
-    """Return the videos in a list of messages, or in a list of such lists."""
-    if isinstance(chats, dict):
-        content = chats.get("content")
-        parts = content if isinstance(content, (list, tuple)) else []
-        return [part.get("video", part.get("url")) for part in parts if part.get("type") == "video"]
-    return [video for each in chats for video in _videos_of(each)]
-
-
-def _as_text(video: Any) -> Any:
-    return video.__fspath__() if hasattr(video, "__fspath__") else video
-
-
-def _has_file(videos: Any) -> bool:
-    if isinstance(videos, (list, tuple)):
-        return any(_has_file(entry) for entry in videos)
-    return isinstance(_as_text(videos), str)
+def _videos_of(messages: list[dict[str, Any]]) -> list[Any]:
+    """Return the videos in a chat."""
+    contents = (each["content"] for each in messages if isinstance(each["content"], (list, tuple)))
+    videos = [part for content in contents for part in content if part.get("type") == "video"]
+    return [next((part[key] for key in ("video", "url", "path") if part.get(key) is not None), None) for part in videos]

@@ -27,13 +27,14 @@ from ..hosting.in_transformers import (
     pop_settings,
     register_like,
     take_parents_signatures,
+    to_own_names,
     with_cache_name,
     without,
 )
 from .conversation_cache import Conversation
 from .prompt_compression import TEXT, Prepared, VidCom2ModelMixin, rows_of_layers
 from .prompt_layout import Layout, remaining
-from .refusals import OF_GENERATE, ON_A_FILLED_CACHE, Asked, refuse
+from .refusals import OF_GENERATE, ON_A_FILLED_CACHE, USE_OURS, Asked, refuse
 
 GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
 IGNORED_LABEL = -100
@@ -66,6 +67,12 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         # The parent has built its own inner model. Ours has the same weights and other methods.
         self.model.__class__ = self.inner_class
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Take weights from `load_state_dict` under the names of checkpoints, too. `Trainer` passes them so, with
+        `strict=False`, and the stock classes silently keep their own weights instead."""
+        to_own_names(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
     # -----------------------------------------------------------------------------------------------------------------
     # forward
     # -----------------------------------------------------------------------------------------------------------------
@@ -87,6 +94,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         """
         self._share_config()
         call = self.model.prepared(inputs, self._encoded)
+        self._check_invocations(inputs.get("input_ids"), call.layout)
         inputs = call.inputs
         if call.layout is None:
             outputs = super().forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, return_dict=True)
@@ -105,6 +113,22 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
     def _encoded(self, which: str, inputs: dict[str, Any]) -> Any:
         """Encode videos or images in the inner model's `forward`, where accelerate and FSDP have weights in place."""
         return self.model(**inputs, only_features=which, return_dict=True)
+
+    def _check_invocations(self, input_ids: Tensor | None, layout: Layout | None) -> None:
+        """Check that no dropped token follows the last invocation of an aLoRA. PEFT counts back from the end of the
+        caller's prompt to where the adapter begins, which in a shorter one would be before its invocation."""
+        if input_ids is None or layout is None:
+            return
+        for config in (getattr(self, "peft_config", None) or {}).values():
+            invocation = getattr(config, "alora_invocation_tokens", None) or ()
+            for row, order in zip(input_ids.tolist(), layout.order):
+                starts = [at for at in range(len(row)) if invocation and row[at : at + len(invocation)] == invocation]
+                since = min(len(row) - starts[-1], layout.rows.shape[1]) if starts else 0
+                if int((order >= layout.rows.shape[1] - since).sum()) < since:
+                    raise ValueError(
+                        "In a prompt, video tokens or padding that the model would drop follow the invocation of an "
+                        f"aLoRA. Ask after the video. {USE_OURS}, or pass `retention_ratio=1.0` without a budget."
+                    )
 
     def _share_config(self) -> None:
         """Give the inner model the head's config, which the user may have replaced.
@@ -160,6 +184,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             return super().generate(**without(kwargs, pop_settings(dict(kwargs))) | {"attention_mask": given})
         _check_whole_conversation(tokens, mask, before)
         call = self.model.prepared(kwargs, self._encoded, has_whole_conversation=True)
+        self._check_invocations(kwargs.get("input_ids"), call.layout)
         arguments = self._of_whole_conversation(call, name, tokens, mask, before)
         if arguments.get("attention_mask") is mask:
             arguments["attention_mask"] = given  # where nothing changed, the parent infers it as ever

@@ -26,7 +26,7 @@ from .families import FAMILIES, Family
 from .finding_checkpoints import CONFIG, NAMES_CODE, Resolved, Source, checkpoint_file, read_object, resolve
 from .hub_calls import TRANSPORT_ERRORS
 from .modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
-from .placement import Placement, check_accelerate, unknown_dtype
+from .placement import ATTENTION, Placement, check_accelerate, unknown_dtype
 from .processors import check_processor, shorten
 from .records.fingerprints import identity_of
 
@@ -43,7 +43,7 @@ OF_ADAPTERS = {
 }
 NAMES_SHOWN = 3  # how many weights that do not fit an error names
 HUB_ARGUMENTS = ("token", "cache_dir", "local_files_only", "force_download")  # for config, processor and weights alike
-OF_LOADING = {"dtype", "torch_dtype", "attn_implementation", "quantization_config"}  # never meant as config fields
+OF_LOADING = {"dtype", "attn_implementation", "quantization_config"}  # never meant as config fields
 # What Transformers, PyTorch and safetensors raise about a checkpoint's files, and about files that are cut short.
 CUT_SHORT = (SafetensorError, UnpicklingError, EOFError)
 OF_FILES = (OSError, ValueError, TypeError, AttributeError, LookupError, ImportError, RuntimeError, ArithmeticError)
@@ -51,10 +51,17 @@ OF_FILES += (StrictDataclassError, *CUT_SHORT)
 # Arguments that `load` refuses, with the reason and the remedy.
 NOT_OF_LOAD = {
     "config": "it reads the checkpoint's own. To use another, call `from_pretrained` of the family's class.",
+    "ignore_mismatched_sizes": "it refuses weights that do not fit. To make these anew, call `from_pretrained` of the "
+    "family's class.",
+    "load_in_4bit": "Transformers replaced it. Pass `quantization_config=BitsAndBytesConfig(load_in_4bit=True)`.",
+    "load_in_8bit": "Transformers replaced it. Pass `quantization_config=BitsAndBytesConfig(load_in_8bit=True)`.",
     "output_loading_info": "it refuses missing weights. To see them, call `from_pretrained` of the family's class.",
+    "resume_download": "downloads always resume. Leave it out.",
     "state_dict": "it loads the checkpoint's weights. To use others, call `from_pretrained` of the family's class.",
     "subfolder": "a checkpoint lies at the top of its folder or repo. Name the folder itself.",
     "gguf_file": "GGUF files hold no vision tower. Load a checkpoint of Transformers.",
+    "use_auth_token": "Transformers renamed it. Pass `token`.",
+    "use_flash_attention_2": "Transformers replaced it. Pass `attn_implementation='flash_attention_2'`.",
     "trust_remote_code": "it uses this package's classes, even if the repo brings code. Leave it out.",
     "spatial_pool_mode": "model and processor must agree on it. Set it when you convert the checkpoint.",
 }
@@ -163,14 +170,17 @@ def load(
         raise OptionError(f"`device` is {device!r} and `device_map` is {arguments['device_map']!r}. Pass one of them.")
     if arguments.get("device_map") is not None:
         check_accelerate(arguments["device_map"])
-    dtype = arguments.get("dtype")
+    dtype = arguments.setdefault("dtype", arguments.pop("torch_dtype", "auto"))  # under its former name
     if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise unknown_dtype(dtype)
     target = None if arguments.get("device_map") is not None else torch_device(device)
     hub = {each: arguments.pop(each) for each in HUB_ARGUMENTS if each in arguments}
-    placement = Placement(revision=arguments.pop("revision", None))
-    if "torch_dtype" not in arguments:
-        arguments.setdefault("dtype", "auto")
+    attention = arguments.get("attn_implementation")
+    placement = Placement(
+        device="auto" if target is None else str(target),
+        attn_implementation=attention if attention in ATTENTION else None,  # Transformers knows others
+        revision=arguments.pop("revision", None),
+    )
     checkpoint = _load(resolve(fspath(name), placement, settings, **hub), target, arguments)
     return checkpoint.model, checkpoint.processor
 
@@ -336,10 +346,12 @@ def _load_adapter(name: str, model: Any, source: Source, hub: Mapping[str, Any])
     pinned = {"revision": source.commit or "main", **hub}
     with _unreadable(name, "adapter"):
         config: Any = PeftConfig.from_pretrained(source.path, **pinned)
-        if config.is_prompt_learning:
+        what = f"of type {config.peft_type.value}, which changes no weights" if config.is_prompt_learning else None
+        if getattr(config, "alora_invocation_tokens", None):
+            what = "an aLoRA, which only PEFT's own model activates"
+        if what is not None:
             raise ValueError(
-                f"it is of type {config.peft_type.value}, which changes no weights. Load its base, and give both to "
-                "PEFT: `PeftModel.from_pretrained(model, ...)`"
+                f"it is {what}. Load its base, and give both to PEFT: `PeftModel.from_pretrained(model, ...)`"
             )
         loaded = model.load_adapter(source.path, adapter_kwargs=pinned, ignore_mismatched_sizes=True).to_dict()
     _check_weights(f"the adapter {name!r}", loaded, OF_ADAPTERS, "Was it trained on another base?")
@@ -391,7 +403,10 @@ def _unreadable(name: str, part: str) -> Iterator[None]:
         hint = " Is the file complete? Download it again." if isinstance(error, CUT_SHORT) else ""
         if "trust_remote_code" in reason:
             reason, hint = "a class of it is code in the repo, which is not run", " Take a checkpoint for Transformers."
-        raise CheckpointError(f"cannot load the model {name!r} because of its {part}: {reason}.{hint}") from error
+        # A missing package and an unknown attention are not the files' fault.
+        is_of_files = not isinstance(error, ImportError) and "attn_implementation" not in reason
+        because = f" because of its {part}" if is_of_files else ""
+        raise CheckpointError(f"cannot load the model {name!r}{because}: {reason}.{hint}") from error
 
 
 def _check_weights(what: str, loaded: dict[str, Any], kinds: Mapping[str, str], remedy: str) -> None:

@@ -43,8 +43,10 @@ def processor_identity(processor: Any, of_video: bool = False) -> str:
     """Return a digest of what a processor makes of a prompt or, if asked, of its video alone, for which the vocabulary
     and the chat template do not count."""
     own = {name: value for name, value in vars(processor).items() if isinstance(value, bool | int | float | str)}
-    of_text = {"chat_template": own.pop("chat_template", None), "vocabulary": processor.tokenizer.get_vocab()}
-    return _of_json([processor.video_processor.to_dict(), own, *([] if of_video else [of_text])])
+    template, parts = own.pop("chat_template", None), [processor.video_processor.to_dict(), own]
+    if not of_video:
+        parts.append({"chat_template": template, "vocabulary": processor.tokenizer.get_vocab()})
+    return _of_json(parts)
 
 
 def model_identity(model: Any) -> dict[str, str]:
@@ -61,9 +63,8 @@ def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     from, with which code it was saved, and our settings, which the video has of its own."""
     ignored = {*(each.name for each in fields(PreTrainedConfig)), *SETTING_NAMES, *without}
     names = {each.name for each in fields(config)} - ignored
-    own = {name: value for name, value in config.to_dict().items() if name in names}
-    inner = {name: getattr(config, name) for name, value in own.items() if isinstance(value, dict)}
-    return own | {name: _declared(each) for name, each in inner.items() if isinstance(each, PreTrainedConfig)}
+    own = {name: value for name, value in vars(config).items() if name in names}
+    return own | {name: _declared(each) for name, each in own.items() if isinstance(each, PreTrainedConfig)}
 
 
 def _weights(module: nn.Module, without: tuple[str, ...] = LANGUAGE_MODEL) -> str:
@@ -113,6 +114,16 @@ def encoder_state(model: Any) -> int:
     are put in or switched on. It costs next to nothing, since no weight is read; so it does not see what is written
     past autograd, by `weight.data`."""
     return _state(model.model, LANGUAGE_MODEL)
+
+
+def features_state(checkpoint: Checkpoint) -> int:
+    """Return a number that changes when a frame would get other features than before: as `encoder_state` does, and
+    with the device, the config, the settings of the vision tower and the processor."""
+    model: Any = checkpoint.model
+    declared = _declared(model.config, without=("text_config",))
+    settings = model.config.compression_settings(retention_ratio=1.0).vision_settings()
+    others = (model.device, str(declared), str(settings), processor_identity(checkpoint.processor, of_video=True))
+    return hash((encoder_state(model), *others))
 
 
 def model_state(model: Any) -> int:

@@ -57,7 +57,7 @@ class ChatOptions:
         str | None,
         typer.Option(
             help="A live video instead: a URL (http, rtsp, rtmp, tcp, udp), `camera`, or a file, which is played. At "
-            "most --max-video-tokens of it are remembered, 1568 by default.",
+            "most --max-video-tokens of it are remembered; without it, the checkpoint's, or 1568.",
             show_default=False,
         ),
     ] = None

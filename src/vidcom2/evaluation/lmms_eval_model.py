@@ -29,7 +29,7 @@ from ..checkpoints import load_resolved
 from ..checks import check_video_file, import_methods
 from ..errors import OptionError
 from ..finding_checkpoints import resolve
-from ..live.live_video import MAX_VIDEO_TOKENS, LiveVideo
+from ..live.live_video import LiveVideo
 from ..placement import Placement
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
@@ -165,8 +165,7 @@ class VidCom2ForLmmsEval(lmms):
         raise _refused(requests, "asks in several rounds")
 
     def _watched_live(self, path: str) -> LiveVideo:
-        most = self.model.config.max_video_tokens or MAX_VIDEO_TOKENS
-        live = LiveVideo(self.model, self.processor, max_video_tokens=most)
+        live = LiveVideo(self.model, self.processor)
         for frame, seconds in played(path, self._live_fps or 1.0):
             live.add(frame, seconds)
         self._settings = live.settings

@@ -4,8 +4,9 @@ The last frames stay whole. Tokens of older ones go to a `StreamMemory`, so that
 as after a minute.
 """
 
+import copy
 import math
-from collections import deque
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
@@ -23,6 +24,7 @@ from ..answering.generation import encode
 from ..answering.prepared_video import PreparedVideo, prepare_without_pixels
 from ..answering.prompting import frames_together, prepare_inputs, video_arguments
 from ..answering.watched import Watched
+from ..answering.watched_model import features_state
 from ..checks import whole_number
 from ..errors import OptionError, brief
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
@@ -34,7 +36,7 @@ from ..video.reading import Video
 from .stream_memory import ScoredFrame, StreamMemory, memory_method_named
 from .virtual_frames import virtual_frames
 
-MAX_VIDEO_TOKENS = 1568  # by default: eight frames of LLaVA-OneVision
+MAX_VIDEO_TOKENS = 1568  # if the model's config names no budget: eight frames of LLaVA-OneVision
 MOST_SECONDS = 1e9  # 31 years; Unix times are larger
 SCALES = [0.9**step for step in range(1, 27)]  # of frames that have too many tokens, down to a sixteenth
 ANY = "?"  # a question, where the processor must have one
@@ -50,10 +52,13 @@ class LiveVideo:
     Args:
         model, processor: as in `ask`.
         max_video_tokens: the most scored tokens that are remembered, and stand in a prompt. Structure tokens, such as
-            newlines and the times that some families write, come on top.
+            newlines and the times that some families write, come on top. None means that of the model's config, and
+            1568 if it has none.
         recent_frames: how many of the last frames stay whole. In Qwen's families two frames share their tokens, and a
             frame that waits for its second counts as two.
         memory_method: which tokens of the other frames stay: `"coverage"`, or one that `register_memory_method` added.
+
+    Several threads may use it. Frames are taken in one after the other.
 
     Attributes:
         checkpoint: the model with its processor.
@@ -73,15 +78,17 @@ class LiveVideo:
         model: str | PreTrainedModel | None = None,
         processor: ProcessorMixin | None = None,
         *,
-        max_video_tokens: int = MAX_VIDEO_TOKENS,
+        max_video_tokens: int | None = None,
         recent_frames: int = 4,
         memory_method: str = "coverage",
     ) -> None:
-        self.max_video_tokens = whole_number("max_video_tokens", max_video_tokens)
         self.recent_frames = whole_number("recent_frames", recent_frames)
         self._method = memory_method_named(memory_method)
         self.checkpoint, _ = checkpoint_of(check_model(model, processor, Placement(), {}), processor, {})
         its_config: Any = self.checkpoint.model.config
+        if max_video_tokens is None:
+            max_video_tokens = its_config.max_video_tokens or MAX_VIDEO_TOKENS
+        self.max_video_tokens = whole_number("max_video_tokens", max_video_tokens)
         self.settings = its_config.compression_settings(max_video_tokens=self.max_video_tokens, retention_ratio=1.0)
         if self.settings.vision_method != "full":
             raise OptionError(
@@ -91,10 +98,11 @@ class LiveVideo:
         self.frames_together = frames_together(self.checkpoint.processor)
         self.num_frames = 0
         self.tokens_per_frame: int | None = None
-        self._recent: deque[ScoredFrame] = deque()
+        self._recent: list[ScoredFrame] = []
         self._waiting: list[tuple[np.ndarray, float]] = []  # frames whose last one has not come yet
         self._seconds = -math.inf
         self._watched: Watched | None = None
+        self._lock = threading.RLock()
 
     @property
     def seen_tokens(self) -> int:
@@ -112,22 +120,24 @@ class LiveVideo:
         Raises:
             VideoError: on a frame of another shape, size or range, a time that is not after the last, and features that
                 are not finite. The stream is as it was before the call.
-            OptionError: if the last frames alone need more than `max_video_tokens` tokens, or the memory method fails.
+            OptionError: if the last frames alone need more than `max_video_tokens` tokens, if the memory method returns
+                something else than places, and if the model has changed since the stream began.
         """
         (image,) = rgb_frames([frame])
-        self._check_next(image, seconds)
-        waiting = [*self._waiting, (image, float(seconds))]
-        if not self.num_frames:
-            self._begin(image)
-        if len(waiting) == self.frames_together:
-            self._recent.append(self._encoded(waiting))  # which may fail, so nothing was changed before
-            waiting = []
-        self._waiting, self._seconds, self._watched = waiting, float(seconds), None
-        self.num_frames += 1
-        while len(self._recent) + bool(waiting) > self._num_recent:
-            oldest = self._recent.popleft()
-            if self._memory.max_tokens:
-                self._memory.add(oldest)
+        with self._lock:
+            self._check_next(image, seconds)
+            tokens = self.tokens_per_frame or self._begin(image)
+            self._check_model()
+            waiting, recent, memory = [*self._waiting, (image, float(seconds))], self._recent, copy.copy(self._memory)
+            if len(waiting) == self.frames_together:
+                waiting, recent = [], [*recent, self._encoded(waiting)]
+            if len(recent) + bool(waiting) > self._num_recent:
+                oldest, *recent = recent
+                if memory.max_tokens:
+                    memory.add(oldest)
+            # What may fail has been done, on copies.
+            changed = {"_memory": memory, "_recent": recent, "_waiting": waiting, "_seconds": float(seconds)}
+            vars(self).update(changed, _watched=None, num_frames=self.num_frames + 1, tokens_per_frame=tokens)
 
     @overload
     def ask(  # pyright: ignore[reportOverlappingOverload]  (a text is a sequence of texts, too)
@@ -146,7 +156,7 @@ class LiveVideo:
             virtual frames that stand in the prompt.
 
         Raises:
-            ValueError: as in `Watched.ask`, and before the first frame.
+            ValueError: as in `Watched.ask` and `watched`.
         """
         return self.watched().ask(question, **arguments)
 
@@ -155,11 +165,15 @@ class LiveVideo:
         """Return what is remembered now. It can be asked and saved, and later frames do not change it.
 
         Raises:
-            OptionError: before the first frame.
+            OptionError: before the first frame, and if the model has changed since the stream began.
         """
-        if self._watched is None:
-            self._watched = self._remembered()
-        return self._watched
+        with self._lock:
+            if not self.num_frames:
+                raise OptionError("the live video has no frame yet. Call `add` first.")
+            self._check_model()
+            if self._watched is None:
+                self._watched = self._remembered()
+            return self._watched
 
     # -----------------------------------------------------------------------------------------------------------------
     # The next frame
@@ -181,8 +195,15 @@ class LiveVideo:
                 f"`frame` is of shape {image.shape}, but the stream began with {self._shape}. Scale it to that size."
             )
 
-    def _begin(self, image: np.ndarray) -> None:
-        """Find out from the first frame how large frames are, and how many tokens they have."""
+    def _check_model(self) -> None:
+        if self._features_state != features_state(self.checkpoint):
+            raise OptionError(
+                "the model or its processor has changed since the stream began: weights, their dtype or device, "
+                "adapters, config, settings or the processor. Undo that, or begin a new `LiveVideo`."
+            )
+
+    def _begin(self, image: np.ndarray) -> int:
+        """Find out from the first frame how large frames are. Return how many tokens they have."""
         num_recent = -(-self.recent_frames // self.frames_together)
         size = (image.shape[0], image.shape[1])
         tokens = self._tokens_of(size)
@@ -198,7 +219,8 @@ class LiveVideo:
             )
         self._shape, self._size, self._num_recent = image.shape, size, num_recent
         self._memory = StreamMemory(self._method, self.max_video_tokens - tokens * num_recent)
-        self.tokens_per_frame = tokens
+        self._features_state = features_state(self.checkpoint)
+        return tokens
 
     def _tokens_of(self, size: tuple[int, int]) -> int:
         """Return how many tokens a scored frame has, if frames are of this height and width."""
@@ -233,8 +255,6 @@ class LiveVideo:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _remembered(self) -> Watched:
-        if not self.num_frames:
-            raise OptionError("the live video has no frame yet. Call `add` first.")
         memory, per_frame = self._memory, cast(int, self.tokens_per_frame)
         recent = [*self._recent, *([self._encoded(self._waiting)] if self._waiting else [])]
         packed = virtual_frames(memory.frames, memory.places)

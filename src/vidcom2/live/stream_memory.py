@@ -4,6 +4,7 @@ A memory method decides which tokens stay. It sees the tokens that were kept unt
 never those that were dropped or are still to come.
 """
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -156,10 +157,13 @@ class StreamMemory:
         vars(self).update(new | {"_mean": mean, "_mean_direction": mean_direction})
 
     def _chosen(self, tokens: StreamTokens) -> Tensor:
-        places = self.method(tokens, self.max_tokens)
-        if not 0 < len(places) <= self.max_tokens or bool((places.diff() <= 0).any()):
+        places = self.method(copy.deepcopy(tokens), self.max_tokens)  # which may compute in place
+        fits = isinstance(places, Tensor) and places.dtype == torch.int64 and places.ndim == 1
+        chosen, known = places.tolist() if fits else [], range(len(tokens.frames))
+        if not 0 < len(chosen) <= self.max_tokens or chosen != sorted({*chosen} & {*known}):
             raise OptionError(
-                f"the memory method returned {len(places)} places, but must return 1 to {self.max_tokens}, ascending."
+                f"the memory method returned {brief(places)}, but must return 1 to {self.max_tokens} places from 0 to "
+                f"{known[-1]}: int64, (K,), ascending."
             )
         return places
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video, placeholder_id, video_places
-from reference import reading_embeddings
+from reference import language_model_lengths, reading_embeddings
 from test_generate import make_prompt, run
 from torch import Tensor
 
@@ -205,8 +205,9 @@ def test_frames_of_one_token_and_odd_patch_grids_work(tmp_path: Path, side: int)
     theirs = stock.generate(**inputs, **greedy)
     assert torch.equal(model.generate(**inputs, **greedy, retention_ratio=1.0), theirs)
     assert pooled > 1 or torch.equal(model.generate(**inputs, **greedy), theirs)
-    positions = model(**inputs).prompt_positions[0]
-    assert (positions == torch.arange(len(positions))).sum() == 2 + len(features.pooler_output[0])
+    with language_model_lengths(model) as lengths:
+        model(**inputs)
+    assert lengths == [2 + len(features.pooler_output[0])]
 
 
 def test_settings_beside_encoded_features_are_refused(family: Family) -> None:

@@ -13,7 +13,7 @@ from vidcom2.evaluation.tables import pipes
 from vidcom2.measuring.figures import ALL_TOKENS, TOTALS
 from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages
 from vidcom2.measuring.results import read_results
-from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table
+from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, rounds, seconds, signed, stage_table
 
 from .pages import ROOT, write_tables
 
@@ -78,10 +78,9 @@ def faster(saved: float) -> str:
 def origin(content: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """Say in a sentence where a file's figures come from."""
     made = content["birth_certificate"]
-    rounds = min(len(row["turns"]) for row in rows if row["turns"])
     return (
         f"`{made['command']}`: {made['parameters'] / 1e9:.2f}B parameters, {made['dtype']}, {made['device']}, "
-        f"{made['date'][:10]}, {rounds} rounds; torch {made['torch']}, transformers {made['transformers']}, vidcom2 "
+        f"{made['date'][:10]}, {rounds(rows)}; torch {made['torch']}, transformers {made['transformers']}, vidcom2 "
         f"{made['vidcom2_commit'][:10]}; load average at the start {made['load_average']:.1f}."
     )
 
@@ -94,7 +93,7 @@ def lectures(models: dict[str, Path]) -> str:
             name = "all tokens"
             if row["method"] != ALL_TOKENS:
                 name = f"VidCom², R = {100 * row['retention_ratio']:g} %"
-            if "vision_method" in row["settings"]:
+            if row["settings"].get("vision_method", "full") != "full":
                 name += f" and `{row['settings']['vision_method']}`, {row['settings']['vision_tolerance']:g}"
             stages = [seconds(row["seconds"][stage]) for stage in ("vision", "prefill", "model_generation")]
             gain = faster(row["saved"]["model_generation"]) if row["saved"] else ""

@@ -92,12 +92,7 @@ class VisionMethod(Method):
 COMPRESSION_METHODS = {
     method.name: method
     for method in (
-        CompressionMethod(
-            name="vidcom2",
-            file="method_vidcom2",
-            settings=OF_SOME_COMPRESSION_METHODS,
-            compiles=True,
-        ),
+        CompressionMethod(name="vidcom2", file="method_vidcom2", settings=OF_SOME_COMPRESSION_METHODS, compiles=True),
         # A compiled graph cannot create a random generator.
         CompressionMethod(name="random", file="method_random", settings=("compression_rounding",)),
         # The others keep a fixed total, so there is nothing for `compression_rounding` to decide.

@@ -1,9 +1,9 @@
 """The checkpoint that a repo is made from: a folder, or a Hub repo at one commit."""
 
 import glob
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import StrictDataclassError
 from huggingface_hub.hf_api import RepoFile
 
+from ..checkpoints import PROCESSOR_FILES
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import CheckpointError
 from ..families import Family
@@ -19,11 +20,14 @@ from ..hub_calls import hub_errors
 from ..repo_shape import CARD, CONFIG, INDEX, SINGLE_FILE, sha256_of, weight_files
 
 # The files that a repo takes from its base beside the weights. Nothing else is taken, because a folder may also hold a
-# log or a token, which must not be published by accident.
-TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model")
-TEMPLATES = ("chat_template.*", "additional_chat_templates/*.jinja")
-OTHER_SETTINGS = ("*processor_config.json", "generation_config.json")
-TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")
+# log or a token, which must not be published by accident, and code, which users would run with the repo's own.
+SETTINGS = (*PROCESSOR_FILES, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+READ = re.compile(  # by Transformers
+    r"tokenizer[\w.-]*\.json|(tokenizer|spiece)\.model|vocab[\w.-]*\.(json|txt)|merges\.txt|added_tokens\.json"
+    rf"|chat_template\.(jinja|json)|additional_chat_templates/[\w.-]+\.jinja|{'|'.join(map(re.escape, SETTINGS))}"
+)
+KEPT = re.compile(rf"{READ.pattern}|(LICENSE|NOTICE|USE_POLICY)([\w. -]*\.(txt|md)|[\w -]*)")
+WEIGHTS = re.compile(r"[\w.-]+\.safetensors")
 READ_ONLY = (CONFIG, CARD)  # read, but replaced by new ones
 
 
@@ -100,8 +104,11 @@ def local_base(folder: Path, report: Callable[[str], None] = lambda what: None) 
     paths = [path for path in paths if not any(part.startswith(".") for part in path.split("/"))]
     check_no_pointers(folder)
     base = _base(folder.resolve().name, None, folder, paths)
-    files = []
+    files, home = [], folder.resolve()
+    held = (home, home.parents[1] / "blobs") if home.parent.name == "snapshots" else (home,)  # as in the Hub's cache
     for kept in base.files:
+        if not any((folder / kept.path).resolve().is_relative_to(each) for each in held):
+            raise CheckpointError(f"the base's {kept.path} is a link out of it. Copy the file, if it may be published.")
         report(f"Hashing {kept.path}")
         files.append(replace(kept, size=(folder / kept.path).stat().st_size, sha256=sha256_of(folder / kept.path)))
     return replace(base, files=tuple(files))
@@ -119,7 +126,7 @@ def hub_base(api: HfApi, name: str, revision: str | None) -> Base:
         commit = api.model_info(name, revision=revision).sha
         listed = api.list_repo_tree(name, recursive=True, revision=commit)
         remote = {file.path: file for file in listed if isinstance(file, RepoFile)}
-        folder = _downloaded(api, name, commit, [p for p in remote if _is_kept(p) or p in (*READ_ONLY, INDEX)])
+        folder = _downloaded(api, name, commit, [p for p in remote if KEPT.fullmatch(p) or p in (*READ_ONLY, INDEX)])
         base = _base(name, commit, folder, sorted(remote))
         files = []
         for kept in base.files:
@@ -140,19 +147,6 @@ def _downloaded(api: HfApi, name: str, commit: str | None, paths: list[str]) -> 
     return Path(api.snapshot_download(name, revision=commit, allow_patterns=[glob.escape(path) for path in paths]))
 
 
-def is_read(path: str) -> bool:
-    """Return whether Transformers reads a file with this name, beside config.json and the weights."""
-    return _matches(path, TOKENIZER_FILES + TEMPLATES + OTHER_SETTINGS)
-
-
-def _is_kept(path: str) -> bool:
-    return is_read(path) or _matches(path, TERMS)
-
-
-def _matches(path: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(path, pattern) and path.count("/") == pattern.count("/") for pattern in patterns)
-
-
 def _base(name: str, revision: str | None, folder: Path, paths: list[str]) -> Base:
     """Return a base with only the names of its files, so that a bad one is refused before weights are read or
     downloaded."""
@@ -168,13 +162,14 @@ def _base(name: str, revision: str | None, folder: Path, paths: list[str]) -> Ba
             f"the base {name!r} lacks the weights {missing}. Only safetensors are published. Load a checkpoint in "
             "another format with `from_pretrained`, and save it with `save_pretrained`."
         )
-    if nested := sorted(path for path in weights if "/" in path):
+    if odd := sorted(path for path in weights if not WEIGHTS.fullmatch(path)):
         raise CheckpointError(
-            f"the base {name!r} has weights in sub-folders: {nested}. Save it with `save_pretrained`."
+            f"the base {name!r} has weights that are no safetensors beside its index: {odd}. Save it with "
+            "`save_pretrained`."
         )
     if SINGLE_FILE not in weights:
         weights.add(INDEX)
-    kept = [path for path in paths if path in weights or _is_kept(path)]
+    kept = [path for path in paths if path in weights or KEPT.fullmatch(path)]
     left_out = [path for path in paths if path not in {*kept, *READ_ONLY, ".gitattributes"}]
     config = {name: value for name, value in read_object(folder / CONFIG).items() if name != "_name_or_path"}
     family = family_of(f"the base {name!r}", config)

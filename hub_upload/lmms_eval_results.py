@@ -39,4 +39,6 @@ def _title(certificate: dict[str, Any]) -> str:
         how = "all tokens"
     if settings.get("max_video_tokens") is not None:  # not in results of before there was this setting
         how += f" within {settings['max_video_tokens']} video tokens"
+    if settings.get("vision_method", "full") != "full":
+        how += f", vision_method {settings['vision_method']}"
     return f"lmms-eval {certificate['lmms_eval']}: {how}, {certificate['num_frames']} frames"

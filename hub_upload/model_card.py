@@ -10,11 +10,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData
+from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData, metadata_load
 
 from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
+from ..errors import CheckpointError
+from ..evaluation.tables import as_text, pipes
 from ..families import FAMILIES, Family
-from ..repo_shape import PIPELINE_TASK
+from ..repo_shape import CARD, PIPELINE_TASK
 from ..shipping.shipped_code import held_methods
 from ..shipping.shipped_files import shipped_paths
 from ..vllm_plugin import SERVED
@@ -26,6 +28,7 @@ MODEL_MARKER = "<!-- written by `vidcom2 publish` -->"
 SPACE_MARKER = "<!-- written by `vidcom2 publish --space` -->"
 OLDEST_TRANSFORMERS = "5.19"
 FIGURE = Path(__file__).with_name("how_it_works.png")  # from `vidcom2 explain`, scaled to two thirds
+FROM_BASE = {"license": str, "license_name": str, "license_link": str, "language": (str, list)}  # of its card
 TAGS = ["vidcom2", "video", "token-compression", "custom_code"]
 CITATION = """@article{liu2025vidcom2,
   title   = {Video Compression Commander: Plug-and-Play Inference Acceleration for Video Large Language Models},
@@ -44,10 +47,11 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Result:
-    """A measured table for the card."""
+    """A measured table for the card. `notes` say what its columns and brackets mean, if the file does."""
 
     title: str
     table: str
+    notes: str
     provenance: str
 
 
@@ -69,8 +73,11 @@ def read_result(path: Path, models: Sequence[str], files: str | None = None) -> 
             content = with_rows(content)
         certificate, rows = content["birth_certificate"], content["rows"]
         missing = [name for name in PROVENANCE if not certificate.get(name)]
-        columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        cells = [{name: value for name, value in row.items() if not isinstance(value, dict)} for row in rows]
+        columns = list(dict.fromkeys(name for row in cells for name in row))
+        if not columns:
+            raise ValueError("it has no rows")
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ResultsError(
             f"{str(path)!r} is not a result file ({type(error).__name__}: {error}). It must be JSON with "
             f"`birth_certificate` ({', '.join(PROVENANCE)}) and `rows`, or the `*_results.json` of "
@@ -88,14 +95,16 @@ def read_result(path: Path, models: Sequence[str], files: str | None = None) -> 
             f"{str(path)!r} was measured on another model with the name {certificate['model']!r}, whose files differ "
             "from those of the base. Measure the base."
         )
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(_shown(row.get(name)) for name in columns) + " |" for row in rows]
+    shown = {name: as_text(certificate[name]) for name in PROVENANCE}
+    shown["command"] = " ".join(str(certificate["command"]).replace("`", "'").split())
     dirty = " with uncommitted changes" if certificate.get("vidcom2_dirty") else ""
     provenance = (
-        f"`{certificate['command']}` on {certificate['device']}, {certificate['date']}; torch {certificate['torch']}, "
-        f"transformers {certificate['transformers']}, vidcom2 {certificate['vidcom2_commit']}{dirty}."
-    )
-    return Result(content.get("title", path.stem.replace("_", " ")), "\n".join(lines), provenance)
+        "`{command}` on {device}, {date}; torch {torch}, transformers {transformers}, vidcom2 {vidcom2_commit}"
+    ).format_map(shown)
+    table = pipes([list(map(as_text, columns)), *([_shown(row.get(name)) for name in columns] for row in cells)])
+    title = as_text(content.get("title", path.stem.replace("_", " ")))
+    notes = "\n".join(map(as_text, str(content.get("notes", "")).splitlines()))
+    return Result(title, table, notes, f"{provenance}{dirty}.")
 
 
 def _shown(value: Any) -> str:
@@ -103,7 +112,7 @@ def _shown(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return " × ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return as_text(" × ".join(map(str, value)) if isinstance(value, list) else value)
 
 
 def setting_rows(
@@ -175,9 +184,6 @@ def model_card(
     family = base.family
     is_vidcom2 = config["compression_method"] == "vidcom2"
     of_base = _card_data(base.folder)
-    license_fields = {
-        name: of_base[name] for name in ("license", "license_name", "license_link", "language") if name in of_base
-    }
     # The Hub knows adapter, merge, quantized and finetune. "quantized" comes closest to the base's own weights made
     # cheaper to use. For a folder it is not known how its weights came from the base, so it is called "finetune".
     relation = "finetune" if base.revision is None else "quantized"
@@ -187,7 +193,7 @@ def model_card(
         library_name="transformers",
         pipeline_tag=PIPELINE_TASK,
         tags=TAGS,
-        **license_fields,
+        **of_base,
     )
     frames_are_images = "pixel_values_videos" in family.model_class.inner_class.video_arguments
     return ModelCard.from_template(
@@ -198,12 +204,12 @@ def model_card(
         vidcom2_version=importlib.metadata.version("vidcom2"),
         citation=CITATION,
         family=family,
-        base=None if options.base_model is None else _linked(options.base_model),
+        base=options.base_model,
         base_revision=base.revision,
         share=f"{100 * config['retention_ratio']:g} %",
         method=None if is_vidcom2 else config["compression_method"],
         license_text=_license_text(of_base),
-        base_name=base.name,
+        base_name=" ".join(base.name.replace("`", "'").split()),
         vllm_command=vllm_command(options.repo, config),
         repo=options.repo,
         tag=options.tag,
@@ -214,7 +220,7 @@ def model_card(
         figure=FIGURE.name,
         results=options.results,
         published=family.published if is_vidcom2 else None,  # the authors measured only their own method
-        command=options.command,
+        command=re.sub(r"[\r\n]", " ", options.command),
         files=[(name, sha) for name, sha in files if name not in code],
         code=[(name, purpose(code[name]), sha) for name, sha in files if name in code],
         users_code=[name for name in code if name.removesuffix(".py") not in shipped_paths()],
@@ -226,7 +232,7 @@ def model_card(
 def purpose(source: bytes) -> str:
     """Return what a file of code is for: the first sentence of its docstring, which a user's may lack."""
     text = " ".join((ast.get_docstring(ast.parse(source)) or "").split())
-    return re.split(r"(?<=\.) (?=[A-Z`])", text)[0].replace("|", "\\|")
+    return as_text(re.split(r"(?<=\.) (?=[A-Z`])", text)[0]).replace("\\`", "`").replace("|", "\\|")
 
 
 def space_card(data: SpaceCardData, **fields: Any) -> SpaceCard:
@@ -245,7 +251,8 @@ def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
     """
     method = COMPRESSION_METHODS[config["compression_method"]]
     model_class = FAMILIES[config["model_type"]].model_class
-    attention = config.get("text_config", {}).get("use_bidirectional_attention")
+    of_text = config.get("text_config")
+    attention = of_text.get("use_bidirectional_attention") if isinstance(of_text, dict) else None
     if model_class.__name__ not in SERVED or attention == "vision":
         return None
     if method.file is None or config["vision_method"] != "full" or config.get("compression_newlines") == "occupied":
@@ -268,21 +275,17 @@ def missing_in_card(folder: Path, base_model: str | None) -> list[str]:
 
 
 def _card_data(folder: Path) -> dict[str, Any]:
-    """Return the metadata of the base's own card."""
-    path = folder / "README.md"
-    if not path.is_file():
-        return {}
-    return ModelCard.load(path, ignore_metadata_errors=True).data.to_dict()
+    """Return the licence and the language that the base's own card names."""
+    path = folder / CARD
+    try:
+        found = metadata_load(path) or {} if path.is_file() else {}
+    except Exception as error:  # also YAML's own
+        raise CheckpointError(f"the metadata of the base's {CARD} are not valid. Correct them: {error}") from error
+    return {name: found[name] for name, kind in FROM_BASE.items() if isinstance(found.get(name), kind)}
 
 
 def _license_text(of_base: dict[str, Any]) -> str:
     """Return the base's licence, with its own name and address if the card gives them."""
-    known = of_base.get("license")
-    if not known:
-        return "which is not known here: see the base"
-    name = of_base.get("license_name") or known
-    return f"[{name}]({of_base['license_link']})" if of_base.get("license_link") else str(name)
-
-
-def _linked(repo: str) -> str:
-    return f"[{repo}](https://huggingface.co/{repo})"
+    name = as_text(of_base.get("license_name") or of_base.get("license") or "which is not known here: see the base")
+    link = of_base.get("license_link", "")
+    return f"[{name}]({link})" if re.fullmatch(r"(https?://)?[\w./%#?=&-]+", link) else name

@@ -125,10 +125,11 @@ class PublishOptions:
             raise OptionError(
                 f"the repo is {self.target!r}, but its name must include a user or organisation: `org/name`."
             )
-        try:
-            validate_repo_id(self.target)
-        except HFValidationError as error:
-            raise OptionError(f"the repo is {self.target!r}, which is not a valid Hub name: {error}") from None
+        for what, name in (("the repo", self.target), ("`--base-model`", self.base_model or self.target)):
+            try:
+                validate_repo_id(name)
+            except HFValidationError as error:
+                raise OptionError(f"{what} is {name!r}, which is not a valid Hub name: {error}") from None
         if self.tag is not None and self.pr:
             raise OptionError(
                 "`--tag` tags a commit of the repo, but a pull request is not yet part of it. Tag it after merging."

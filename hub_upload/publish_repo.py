@@ -72,6 +72,8 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
         staged = _staged(base, base_model, options, folder)
         if left_out := ", ".join(path for path in base.left_out if path not in staged.files):
             notes.append(f"Not taken from the base: {left_out}")
+        if changed := sorted(file.path for file in {*base.files} - {*(staged.base or base).files}):
+            notes.append(f"Changed, so that they fit the model and name no code elsewhere: {', '.join(changed)}")
         notes += missing_in_card(base.folder, base_model)
     operations = plan(staged, remote)
     check_deletions(options, operations, remote)

@@ -17,7 +17,7 @@ from huggingface_hub.utils.sha import git_hash
 
 from ..hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
 from ..repo_shape import CARD, INDEX, SINGLE_FILE, listed_files
-from .base_checkpoint import Base, download_weights, is_read
+from .base_checkpoint import READ, Base, download_weights
 from .model_card import MODEL_MARKER, SPACE_MARKER
 from .publish_options import PublishOptions
 from .staging import StagedRepo
@@ -26,7 +26,7 @@ NEW_REPO_FILES = {".gitattributes"}
 # The only sentence of the card that the Hub gives a new Space.
 NEW_SPACE_CARD = "Check out the configuration reference at https://huggingface.co/docs/hub/spaces-config-reference"
 # Files that would change what is loaded, besides those that Transformers reads from any checkpoint.
-DECISIVE_FILES = {SINGLE_FILE, INDEX, "adapter_config.json", "custom_generate/generate.py"}
+DECISIVE = {SINGLE_FILE, INDEX, "adapter_config.json", "audio_tokenizer_config.json", "custom_generate/generate.py"}
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def remote_state(api: HfApi, repo: str, repo_type: str = "model") -> Remote:
         card = ""
         if CARD in files:
             card_file = api.hf_hub_download(repo, CARD, revision=info.sha, repo_type=repo_type)
-            card = Path(card_file).read_text(encoding="utf-8")
+            card = Path(card_file).read_text(encoding="utf-8", errors="replace")
     return Remote(info.sha, files, info.private, {tag.name: tag.target_commit for tag in refs.tags}, card)
 
 
@@ -204,7 +204,7 @@ def plan(staged: StagedRepo, remote: Remote) -> list[Operation]:
         path
         for path in remote.files
         if path not in kept
-        and (path in remote.listed or (staged.repo_type == "model" and (path in DECISIVE_FILES or is_read(path))))
+        and (path in remote.listed or (staged.repo_type == "model" and (path in DECISIVE or READ.fullmatch(path))))
     ]
     return operations + [Operation("delete", path) for path in sorted(stale)]
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..configuration.compression_settings import VISION_METHODS
@@ -15,11 +16,13 @@ from ..configuration.family_config import FamilyConfig
 from ..errors import CheckpointError
 from ..families import FAMILIES
 from ..finding_checkpoints import read_object
-from ..processors import foreign_processor
+from ..processors import foreign_processor, processor_fields
 from ..repo_shape import CARD, CONFIG, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
-from .base_checkpoint import Base
+from .base_checkpoint import SETTINGS, Base
 from .model_card import FIGURE, CardOptions, model_card
+
+PROCESSOR = "processor_config.json"
 
 
 class StagingError(ValueError):
@@ -75,7 +78,7 @@ def stage(
                 _write((base.folder / file.path).read_bytes(), folder / file.path)
         _write((json.dumps(config, indent=2) + "\n").encode(), folder / CONFIG)
         _write(FIGURE.read_bytes(), folder / FIGURE.name)
-        changed = _complete_processor(model_class.config_class, folder)
+        changed = _settle(model_class.config_class, folder, processor_fields(SimpleNamespace(**config)))
         base = replace(base, files=tuple(file for file in base.files if file.path not in changed))
         files = [(path, sha256_of(folder / path)) for path in (CONFIG, *changed)]
         files += write_code(code, folder)
@@ -149,38 +152,42 @@ def write_code(code: Mapping[str, bytes], folder: Path) -> list[tuple[str, str]]
     return [(name, sha256_of(folder / name)) for name in code]
 
 
-def _complete_processor(config_class: type[FamilyConfig], folder: Path) -> list[str]:
-    """Let the files of a processor say what the model needs of it, and return the paths of those that changed.
+def _settle(config_class: type[FamilyConfig], folder: Path, of_processor: dict[str, Any]) -> list[str]:
+    """Let the base's settings name no code but the repo's own, and say what the model needs of its processor. Return
+    the paths of the files that changed.
 
     A class that Transformers does not know, as other libraries write it, becomes the family's. Otherwise the users of
     the repo would get a tokenizer.
+
+    Args:
+        of_processor: what `processor_config.json` says of the repo's own processor. The base may have no such file.
 
     Raises:
         CheckpointError: if a file names the processor of another family.
     """
     family, changed = FAMILIES[config_class.model_type], []
-    for path, part, needed in (
-        ("tokenizer_config.json", None, config_class.tokenizer_fields),
-        ("processor_config.json", "video_processor", config_class.video_processor_fields),
-        ("video_preprocessor_config.json", None, config_class.video_processor_fields),
-        ("preprocessor_config.json", None, {}),
-    ):
-        content = read_object(folder / path) if (folder / path).is_file() else {}
-        fields, named = content if part is None else content.get(part), content.get("processor_class")
-        if named is not None and foreign_processor([named], family) is not None:
+    needed = {"tokenizer_config.json": config_class.tokenizer_fields}
+    needed |= dict.fromkeys(("video_preprocessor_config.json", "video_processor"), config_class.video_processor_fields)
+    if of_processor and not (folder / PROCESSOR).is_file():
+        _write(json.dumps({"processor_class": family.processor_names[0]}).encode(), folder / PROCESSOR)
+    for path in (each for each in SETTINGS if (folder / each).is_file()):
+        content, before = read_object(folder / path), json.loads((folder / path).read_text(encoding="utf-8"))
+        if path == PROCESSOR:
+            content |= of_processor
+        named = content.get("processor_class")
+        if named is not None and foreign_processor([str(named)], family) is not None:
             raise CheckpointError(
                 f"the base's {path} names a {named}, which belongs to another family: {family.name} needs a "
                 f"{family.processor_names[0]}. Take the processor's files of the checkpoint that it was made from."
             )
-        is_complete = not fields or needed.items() <= fields.items()
-        if is_complete and named in (None, *family.processor_names):
-            continue
-        if fields:
-            fields |= needed
-        if named is not None and named not in family.processor_names:
+        if named not in (None, *family.processor_names):
             content["processor_class"] = family.processor_names[0]
-        _write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(), folder / path)
-        changed.append(path)
+        for fields, name in ((content, path), (content.get("video_processor"), "video_processor")):
+            if isinstance(fields, dict) and name in needed:
+                fields |= needed[name]
+        if content != before:
+            _write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(), folder / path)
+            changed.append(path)
     return changed
 
 

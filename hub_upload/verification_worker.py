@@ -26,6 +26,7 @@ from huggingface_hub import HfApi, ModelCard, hf_hub_download
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, pipeline
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+from transformers.utils.hub import HF_MODULES_CACHE
 
 # One file says what a repo looks like, and another what methods keep. Neither needs anything else of `vidcom2`. They
 # are read by their paths: if their folders were on Python's path, a repo's code could import the package's other
@@ -41,8 +42,9 @@ QUESTION = "What happens in the video?"
 NUM_FRAMES = 8
 
 
-class Failed(Exception):
-    """Raised by a check that fails. The message says what was found and what was expected."""
+class Failed(BaseException):
+    """Raised by a check that fails, through any `except Exception` of Transformers. The message says what was found and
+    what was expected."""
 
 
 class Skipped(Exception):
@@ -112,6 +114,17 @@ class Repo:
         """Return these modules and all that they import, all of which must be in the repo."""
         return set(shape.import_closure(modules, lambda name: self.path(f"{name}.py").read_text(encoding="utf-8")))
 
+    @cached_property
+    def own_code(self) -> set[bytes]:
+        """The Python files that may run: the repo's, and the empty ones that make folders packages."""
+        return {b"", *(self.path(file).read_bytes() for file in self.files if file.endswith(".py"))}
+
+    def audit(self, event: str, args: Any) -> None:
+        """Stop Python files that files of the repo made Transformers fetch from elsewhere, before they run."""
+        file = args[0].co_filename if event == "exec" else ""
+        if file.startswith(HF_MODULES_CACHE) and Path(file).read_bytes() not in self.own_code:
+            raise Failed(f"the repo asks for {Path(file).name}, which is no file of it, and was not run.")
+
     @property
     def is_native(self) -> bool:
         return self.config["model_type"] in CONFIG_MAPPING_NAMES
@@ -140,11 +153,25 @@ class Repo:
     def processor(self) -> Any:
         return AutoProcessor.from_pretrained(self.name, **self.pinned, trust_remote_code=True)
 
+    @property
+    def writes_short(self) -> bool:
+        """Whether the repo's processor writes a placeholder for each token that stays. Older repos have none."""
+        return hasattr(self.processor, "retention_ratio")
+
     @cached_property
     def inputs(self) -> Any:
+        """A prompt with a placeholder for every token of the video, which the model shortens."""
+        inputs = self.written(**{"retention_ratio": 1.0, "max_video_tokens": 2**62} if self.writes_short else {})
+        inputs.pop("num_kept_video_tokens", None)
+        return inputs
+
+    def written(self, **settings: Any) -> Any:
+        """Return what the repo's processor writes."""
         content = [{"type": "video"}, {"type": "text", "text": QUESTION}]
         prompt = self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-        inputs = self.processor(text=[prompt], videos=[[video()]], do_sample_frames=False, return_tensors="pt")
+        inputs = self.processor(
+            text=[prompt], videos=[[video()]], do_sample_frames=False, return_tensors="pt", **settings
+        )
         inputs = inputs.to(self.device)
         pixels = self.pixels_in(inputs)
         inputs[pixels] = inputs[pixels].to(self.model.dtype)
@@ -329,6 +356,20 @@ def check_generate(repo: Repo) -> str:
     return f"{full} prompt tokens, {repo.short_length} prefilled"
 
 
+def check_short_prompt(repo: Repo) -> str:
+    """The processor writes a prompt for the tokens that stay, which is answered as the whole one."""
+    if not repo.writes_short:
+        raise Skipped("the repo's processor writes whole prompts, which the model shortens")
+    inputs = repo.written()
+    length = inputs["input_ids"].shape[1]
+    require(length == repo.short_length, f"the prompt has {length} tokens, but {repo.short_length} stay.")
+    of_call = {"max_new_tokens": 3, "do_sample": False}
+    short, whole = (repo.model.generate(**each, **of_call) for each in (inputs, repo.inputs))
+    new = whole[:, repo.inputs["input_ids"].shape[1] :]
+    require(torch.equal(short[:, length:], new), "it is answered otherwise than the whole prompt.")
+    return f"{length} prompt tokens, answered as the {repo.inputs['input_ids'].shape[1]} of the whole prompt"
+
+
 def check_pipeline(task: str) -> Callable[[Repo], str]:
     def check(repo: Repo) -> str:
         expected, full, dtype = repo.short_length, repo.inputs["input_ids"].shape[1], repo.model.dtype
@@ -406,6 +447,7 @@ CHECKS: dict[str, Callable[[Repo], str]] = {
     **{name: check_auto_class(name) for name in shape.AUTO_MODEL_CLASSES},
     "AutoProcessor": check_processor,
     "generate": check_generate,
+    "short prompt": check_short_prompt,
     **{f"pipeline {task}": check_pipeline(task) for task in PIPELINE_TASKS},
     "save and load": check_save,
 }
@@ -413,6 +455,7 @@ CHECKS: dict[str, Callable[[Repo], str]] = {
 
 def run(repo: Repo) -> None:
     """Run all checks, even those after a failure, and print their results as they come."""
+    sys.addaudithook(repo.audit)
     for name, check in CHECKS.items():
         try:
             status, detail = "passed", check(repo)

@@ -19,7 +19,7 @@ from transformers import AutoProcessor, BatchFeature, PreTrainedModel, Processor
 from videos_as_images import by_prompt, joined_pixels, split_pixels
 
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS
-from vidcom2.processors import shorten
+from vidcom2.processors import restore, shorten
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -243,7 +243,9 @@ def build_family(case: ModelCase, tmp_path_factory: pytest.TempPathFactory) -> F
     stock = load_stock(case, folder)
     assert case.grouped == VISION_METHODS["skip_repeated"].fits(stock.config.vision_config.model_type)
     assert case.deepstack == hasattr(getattr(stock.model, "visual", None), "deepstack_merger_list")
-    return Family(case, folder, stock, AutoProcessor.from_pretrained(folder))
+    processor = AutoProcessor.from_pretrained(folder)
+    restore(processor)  # LLaVA-Video's, which Transformers does not have
+    return Family(case, folder, stock, processor)
 
 
 @pytest.fixture(scope="session", params=EACH_MODEL)

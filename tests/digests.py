@@ -20,7 +20,7 @@ from torch import Tensor
 from videos_as_images import joined_pixels
 
 import vidcom2
-from vidcom2.processors import shorten
+from vidcom2.processors import restore, shorten
 
 RATIO = 0.25
 FILE = Path(__file__).with_name("digests.json")
@@ -46,6 +46,8 @@ class Subject:
         self.model: Any = vidcom2.apply(stock, retention_ratio=RATIO, compression_rounding=rounding).eval()
         if short:
             shorten(self.processor, self.model.config)
+        else:
+            restore(self.processor)
         self.model.generation_config.eos_token_id = None
         self.model.generation_config.pad_token_id = 0
 

@@ -12,11 +12,12 @@ from conftest import Family, only
 from safetensors.torch import load_file, save_file
 from test_cli import FAST, vidcom2
 from test_cli_errors import mistake
+from test_fingerprints import model_identity
 
 import vidcom2 as package
 from vidcom2 import finding_checkpoints
 from vidcom2.checkpoints import CheckpointError, load_checkpoint
-from vidcom2.records.fingerprints import certificate_of, model_identity
+from vidcom2.records.fingerprints import certificate_of
 
 peft = pytest.importorskip("peft")
 
@@ -52,7 +53,7 @@ def test_an_adapter_alone_gives_the_logits_of_pefts_own_model(family: Family, tm
     tuned = adapted(family, family.folder)
     tuned.save_pretrained(tmp_path)
     model, processor = package.load(tmp_path, retention_ratio=1.0, device="cpu")
-    assert type(model) is family.case.model_class and type(processor) is type(family.processor)
+    assert type(model) is family.case.model_class and type(processor) is type(family.writing_short.processor)
     inputs = family.one_video()
     with torch.no_grad():
         logits = model(**inputs).logits

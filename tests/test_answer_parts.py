@@ -1,12 +1,15 @@
 """The parts that `vidcom2 run --engine ray` writes, and what it refuses. Ray itself runs in test_many_on_ray.py."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="PyArrow comes with the extra `ray`")
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from vidcom2.errors import OptionError
@@ -49,6 +52,60 @@ def test_parts_give_back_what_was_answered_once_and_drop_errors(parts: AnswerPar
     written = [path.read_bytes() for path in found]
     assert sorted(row["id"] for path in found for row in parts._rows(str(path))) == ["3", "é"]
     assert parts.answered() == answered and [path.read_bytes() for path in found] == written
+
+
+class UnpickledScalar(pa.ExtensionScalar):
+    def as_py(self, **_: Any) -> Any:
+        return pickle.loads(self.value.as_py())
+
+
+class UnpickledType(pa.ExtensionType):
+    """Stands in for Ray's `ArrowPythonObjectType`, which is registered wherever Ray Data is imported."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.large_binary(), "vidcom2.unpickled_by_a_test")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, *_: Any) -> "UnpickledType":
+        return cls()
+
+    def __arrow_ext_scalar_class__(self) -> type:
+        return UnpickledScalar
+
+
+class Runs:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return (open, (str(self.file), "w"))
+
+
+@pytest.mark.parametrize("column", ["given", "answer", "more"])
+def test_a_part_that_someone_else_wrote_is_not_unpickled(column: str, tmp_path: Path) -> None:
+    parts = AnswerParts(str(tmp_path / "a.parquet"))
+    parts.claim(RUN, "c")
+    parts.add(ROWS[:1])
+    (part,) = Path(parts.name).glob("part-*")
+    pickled = pa.array([pickle.dumps(Runs(tmp_path / "ran"))], pa.large_binary())
+    pa.register_extension_type(UnpickledType())
+    try:
+        table = pq.read_table(part)
+        names = [name for name in table.column_names if name != column]
+        pq.write_table(table.select(names).append_column(column, UnpickledType().wrap_array(pickled)), part)
+        if column == "more":
+            assert parts.answered() == stamps_in(ROWS[:1])
+        else:
+            with pytest.raises(OptionError, match="is no part that vidcom2 wrote"):
+                parts.answered()
+    finally:
+        pa.unregister_extension_type("vidcom2.unpickled_by_a_test")
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.slow

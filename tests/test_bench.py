@@ -278,6 +278,24 @@ def test_a_vision_method_is_measured_with_its_own_encoding_or_refused(
         assert len(skipping.turns) == 1 and used == ["full", "skip_repeated", "skip_repeated", "full"]
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_all_tokens_is_the_stock_model_also_where_the_config_has_a_vision_method(
+    small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    used: list[str] = []
+    monkeypatch.setattr(
+        bench_module, "answer", lambda *a: (used.append(a[3].videos.vision_settings["vision_method"]), answer(*a))[1]
+    )
+    monkeypatch.setattr(small.model.config, "vision_method", "skip_repeated")
+    candidates, given = candidates_of("vidcom2", "0.25"), {"num_frames": [4], "max_new_tokens": 2, "repeats": 1}
+    whole, skipping = bench(small, candidates, clip, encode_once=once, **given)
+    assert whole.as_json()["settings"] == {"vision_method": "full", "retention_ratio": 1.0} and len(whole.turns) == 1
+    if once:
+        assert "`vision_method` is 'skip_repeated'" in str(skipping.failed) and "--encode-once" in str(skipping.failed)
+    else:
+        assert used == ["full", "skip_repeated", "skip_repeated", "full"]
+
+
 def test_a_bug_is_raised_instead_of_becoming_a_row(
     small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,6 +495,8 @@ def test_a_model_card_takes_the_result_file(tmp_path: Path) -> None:
     lines = result.table.splitlines()
     assert lines[0].startswith("| method | R, % | video tokens | LLM generation, s |") and len(lines) == 2 + 3
     assert "| vidcom2 (released) | 25 | 12 | 4.00 (−70.0" in lines[4] and "turns" not in result.table
+    assert result.notes.startswith("Times are medians of 3 rounds.")
+    assert "In brackets is the change from all tokens in the same round: its median [least, most]." in result.notes
 
 
 @pytest.mark.parametrize("content", ["", '{"rows": [{}]}', '{"birth_certificate": {"device": "x"}, "rows": [1]}'])

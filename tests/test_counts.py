@@ -132,7 +132,7 @@ def test_a_method_that_is_asked_for_k_tokens_counts_and_keeps_k(name: str) -> No
 @pytest.mark.parametrize("rounding", ["ceil", "round"])
 def test_a_rounding_that_depends_on_the_content_is_not_counted(name: str, rounding: str) -> None:
     of = CompressionSettings(compression_method=name, compression_rounding=rounding)
-    with pytest.raises(ValueError, match=rf"is '{rounding}', so what a video shows .* Set it to .exact., or .* stock"):
+    with pytest.raises(ValueError, match=rf"'{rounding}'` does not say .* Set the rounding to .exact., or .* stock"):
         num_kept_tokens(of, 8, 9)
     kept = {len(compress_with(of, video).indices) for video in videos(8, 9)}
     assert len(kept) > 1 or name == "random"  # whose budgets are equal
@@ -157,7 +157,7 @@ def test_a_method_that_does_not_keep_what_its_count_says_is_refused() -> None:
     register_compression_method("mine")(every_second)
     mine, video = CompressionSettings(compression_method="mine"), videos(8, 9)[0]
     assert len(compress_with(mine, video).indices) == 40
-    with pytest.raises(ValueError, match=r"'mine', which does not say how many tokens stay.*Register .*, or .*stock"):
+    with pytest.raises(ValueError, match=r"'mine'` with .* does not say how many .*Register .*, or .*stock"):
         num_kept_tokens(mine, 8, 9)
     register_compression_method("mine", count=exact_total)(every_second)
     with pytest.raises(ValueError, match="'mine'` returned 40 tokens, but its `count` says 18"):

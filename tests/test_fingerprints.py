@@ -2,19 +2,30 @@
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_cli import save_tiny, vidcom2
 from test_evaluation import write_lines
 
+from vidcom2.answering.requests import request_of
 from vidcom2.checkpoints import load_checkpoint
-from vidcom2.errors import CheckpointError
+from vidcom2.errors import CheckpointError, OptionError
+from vidcom2.finding_checkpoints import resolve
+from vidcom2.placement import Placement
 from vidcom2.records import fingerprints
-from vidcom2.records.fingerprints import digest, folder_identity, model_files, model_identity
+from vidcom2.records.fingerprints import code_digest, digest, folder_identity, identity_of, model_files, video_stamp
+from vidcom2.records.run_record import AnswerFile
 from vidcom2.toys import TOY
 
 COMMIT, OTHER_COMMIT = "0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"
+
+
+def model_identity(name: str | None, revision: str | None = None) -> dict[str, Any]:
+    """Return what identifies a model that is not loaded."""
+    return identity_of(resolve(name, Placement(revision=revision), {}).source)
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +98,65 @@ def test_a_hub_repo_is_identified_by_its_commit(folder: Path, tmp_path: Path, mo
     code, _, error = vidcom2(*arguments)
     assert code == 2 and f"`model_commit` was '{COMMIT}' and is '{OTHER_COMMIT}'" in error
     assert vidcom2(*arguments, "--revision", COMMIT)[0] == 0
+
+
+# -- videos and functions ---------------------------------------------------------------------------------------------
+
+
+def test_a_list_of_pictures_is_stamped_like_a_file(tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.png" for i in range(3)]
+    for file in files:
+        file.write_bytes(b"a picture")
+        os.utime(file, (1, 1))
+    names = [str(files[0]), files[1].as_uri(), str(files[2]), "https://x.org/3.png"]
+    before = video_stamp(names)
+    assert str(before).startswith("3 pictures, ") and video_stamp(tuple(names)) == before != video_stamp(names[:2])
+    assert video_stamp(str(files[0])) == video_stamp(files[0]) == "9 bytes of 1970-01-01T00:00:01.000000+00:00"
+    asked = request_of({"video": names, "fps": 1, "prompt": "What?"}, 1)
+    answered = asked.stamp
+    os.utime(files[1], (2, 1.5))
+    assert video_stamp(names) not in (before, None)
+    with pytest.raises(OptionError, match=r"another video of request '1': its file was 3 pictures, .* is 3 pictures, "):
+        AnswerFile(tmp_path / "a.jsonl").check_answers({"1": answered}, [("1", asked.stamp)])
+    files[1].unlink()  # what is gone has not changed
+    assert video_stamp(names) is video_stamp(names[-1:]) is video_stamp([object()]) is None
+
+
+OFFSET = 1
+
+
+def helped(value: int) -> int:
+    return value + OFFSET
+
+
+def read_one(source: str, num_frames: int) -> int:
+    return next(helped(each) for each in range(num_frames))
+
+
+class Reader:
+    def __init__(self, size: int) -> None:
+        self.size, self.seen = size, []
+
+    def read(self, source: str, num_frames: int) -> int:
+        self.seen.append(source)
+        return self.size
+
+    def __call__(self, source: str, num_frames: int) -> int:
+        return self.read(source, num_frames)
+
+
+def test_functions_are_the_same_if_they_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(size: int, seen: list[str]) -> Any:
+        return lambda source, num_frames: seen.append(source) or size
+
+    every = [read_one, helped, made(1, []), made(2, []), Reader(1).read, Reader(2).read, lambda source, n: 1]
+    every += [partial(read_one, num_frames=1), partial(read_one, num_frames={"a": 2}), Reader, Reader(1), Reader(2)]
+    every += [len, load_checkpoint]
+    found = [code_digest(each) for each in every]
+    assert len({*found}) == len(every)
+    reader = Reader(1)
+    reader.read("a", 1)
+    assert code_digest(reader.read) == found[4] and code_digest(made(1, ["a"])) == found[2]
+    assert code_digest(partial(read_one, num_frames=1)) == found[7]
+    monkeypatch.setitem(globals(), "OFFSET", 2)  # which `read_one` reads through `helped`
+    assert code_digest(read_one) != found[0] and code_digest(load_checkpoint) == found[-1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video
+from models import RETENTION_RATIO, make_image, make_video, video_places
 from oracle import oracle_compress
 from reference import (
     compressed_embeddings,
@@ -181,6 +181,7 @@ def test_the_cache_and_the_tokens_are_those_of_the_prompt_compressed_by_hand(
 
 def test_two_videos_and_an_image_in_a_padded_batch_give_the_tokens_that_the_slow_oracle_keeps(family: Family) -> None:
     """The stock model runs each prompt by itself, compressed by plain loops in float64."""
+    exactly = partial(oracle_compress, compression_rounding="exact")
     lengths = (8, 6, 10) if family.case.mrope else (8, 8, 8)  # other families take only videos of one length in a call
     media = {"videos": [make_video(*each) for each in enumerate(lengths)], "images": [make_image(3)]}
     prompts = [family.prompt("Compare both with it.", videos=2, images=1), family.prompt("Why?", videos=1)]
@@ -191,9 +192,8 @@ def test_two_videos_and_an_image_in_a_padded_batch_give_the_tokens_that_the_slow
         family.inputs(prompts[0], videos=media["videos"][:2], images=media["images"]),
         family.inputs(prompts[1], videos=media["videos"][2:]),
     ]
-    oracle = partial(oracle_compress, compression_rounding="exact")
     for row, inputs in enumerate(alone):
-        embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO, oracle)
+        embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO, exactly)
         positions = position_arguments(family, inputs, remaining)
         theirs = run(reading_embeddings(family.stock), {"inputs_embeds": embeddings, **positions})
         assert torch.equal(ours[row], theirs[0])
@@ -217,6 +217,7 @@ def test_prefill_sees_the_compressed_length_and_decoding_one_token_at_a_time(
 
 # A still video and one with a cut keep different numbers of tokens, so rows of a batch differ in compressed length.
 BATCH_VIDEOS = (make_video(0), make_video(1)[[0] * 8])
+UNEVEN = {"compression_rounding": "ceil"}  # with which rows of a batch keep different numbers of tokens
 BATCH_QUESTIONS = ("What happens?", "And now something longer: who is there, and why?")
 
 
@@ -235,13 +236,23 @@ def batch_of_two(family: Family, images: bool = False) -> tuple[BatchFeature, li
 @pytest.mark.parametrize("mode", TWO_PROMPT_MODES)
 def test_two_prompts_in_a_batch_equal_one_by_one(family: Family, mode: str, images: bool) -> None:
     both, alone = batch_of_two(family, images)
-    together = run(family.model, both, **MODES[mode], min_new_tokens=NEW)
-    rows = MODES[mode].get("num_return_sequences", 1)
+    call = MODES[mode] | UNEVEN
+    together = run(family.model, both, **call, min_new_tokens=NEW)
+    rows = call.get("num_return_sequences", 1)
     for row, inputs in enumerate(alone):
-        separate = run(family.model, inputs, **MODES[mode], min_new_tokens=NEW)
+        separate = run(family.model, inputs, **call, min_new_tokens=NEW)
         new = slice(inputs["input_ids"].shape[1], None)
         both_new = slice(both["input_ids"].shape[1], None)
         assert torch.equal(together[row * rows : (row + 1) * rows, both_new], separate[:, new])
+
+
+# Without a tower, frames of noise are equally unique. tests/test_gemma4.py has videos of two lengths.
+@only(lambda family: family.has_tower)
+def test_rows_of_a_batch_keep_different_numbers_if_the_content_decides(family: Family, short_length: Callable) -> None:
+    _, alone = batch_of_two(family)
+    config = family.model.config
+    kept = [short_length(each, **UNEVEN) - int((~video_places(config, each["input_ids"])).sum()) for each in alone]
+    assert kept[0] != kept[1]
 
 
 def test_a_batch_without_attention_mask_infers_the_padding(family: Family) -> None:

@@ -182,6 +182,20 @@ def test_large_frames_are_scaled_so_that_the_past_has_room(frames: np.ndarray) -
     assert live.ask("Who?", max_new_tokens=1).new_tokens == 1
 
 
+def test_more_frames_make_none_smaller_in_the_prompt_or_in_that_of_a_file(frames: np.ndarray, tmp_path: Path) -> None:
+    """VideoLLaMA3's processor bounds the pixels of a whole video, and would scale many frames down."""
+    model, processor = vidcom2.tiny_model("video_llama_3")
+    processor.video_processor.size = {"shortest_edge": 28 * 28, "longest_edge": 4 * 112 * 112}
+    live = LiveVideo(model, processor, max_video_tokens=10_000)
+    for second, frame in enumerate(frames[:9]):
+        live.add(frame, second)
+    watched = live.watched()
+    assert watched.ask("Who?", max_new_tokens=1).full_video_tokens == 9 * live.tokens_per_frame == 9 * 16
+    watched.save(tmp_path / "live.watched")
+    loaded = vidcom2.load_watched(tmp_path / "live.watched", model, processor=processor)
+    assert loaded.prepared.written == watched.prepared.written
+
+
 @ONE
 def test_what_a_live_video_cannot_take_is_refused_and_changes_nothing(
     family: Family, frames: np.ndarray, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,7 @@ from vidcom2.configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES
 from vidcom2.llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoForConditionalGeneration
 from vidcom2.llava_video.converter import convert_llava_video
 from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
+from vidcom2.processors import of_whole_prompts
 
 SIZES = Sizes()  # 7 x 7 patches are pooled to 3 x 3, or with "bilinear" to 4 x 4
 SIDES = {"average": 3, "max": 3, "bilinear": 4}
@@ -39,9 +40,14 @@ def weights(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return write_original(tmp_path_factory.mktemp("again") / "original", SIZES)
 
 
+def of_whole_prompts_in(folder: Path, **arguments: Any) -> Any:
+    """Return the processor in a folder, which writes a placeholder for every token."""
+    return of_whole_prompts(AutoProcessor.from_pretrained(folder, **arguments))
+
+
 @pytest.fixture(scope="module")
 def processor(folder: Path) -> LlavaVideoProcessor:
-    return AutoProcessor.from_pretrained(folder, add_time_instruction=False)
+    return of_whole_prompts_in(folder, add_time_instruction=False)
 
 
 def load(folder: Path, **kwargs: Any) -> VidCom2LlavaVideoForConditionalGeneration:
@@ -72,7 +78,7 @@ def test_the_tokens_that_enter_the_language_model_equal_the_originals(
     folder: Path, weights: dict[str, Tensor], mode: str
 ) -> None:
     model = load(folder, retention_ratio=1.0, spatial_pool_mode=mode)
-    processor = AutoProcessor.from_pretrained(folder, spatial_pool_mode=mode, add_time_instruction=False)
+    processor = of_whole_prompts_in(folder, spatial_pool_mode=mode, add_time_instruction=False)
     inputs = one_video(processor, num_frames=3)
     entered = []
     hook = model.get_decoder().register_forward_pre_hook(
@@ -231,7 +237,7 @@ def test_forward_and_generate_equal_those_of_the_prompt_compressed_by_hand(
 def test_a_processor_with_another_pooling_mode_is_refused(
     folder: Path, model: VidCom2LlavaVideoForConditionalGeneration, ratio: float
 ) -> None:
-    other = AutoProcessor.from_pretrained(folder, spatial_pool_mode="bilinear", add_time_instruction=False)
+    other = of_whole_prompts_in(folder, spatial_pool_mode="bilinear", add_time_instruction=False)
     with pytest.raises(ValueError, match=r"placeholders|do not match"):
         model(**one_video(other), retention_ratio=ratio)
 
@@ -273,7 +279,7 @@ def test_settings_survive_saving(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", SPATIAL_POOL_MODES)
 @pytest.mark.parametrize("num_frames", [1, 2, 7])
 def test_a_video_becomes_one_placeholder_per_token_and_newline(folder: Path, num_frames: int, mode: str) -> None:
-    processor = AutoProcessor.from_pretrained(folder, spatial_pool_mode=mode, add_time_instruction=False)
+    processor = of_whole_prompts_in(folder, spatial_pool_mode=mode, add_time_instruction=False)
     inputs = one_video(processor, num_frames)
     expected = num_frames * SIDES[mode] * (SIDES[mode] + 1)
     assert (inputs["input_ids"] == processor.video_token_id).sum() == expected
@@ -297,7 +303,7 @@ def text_of(processor: LlavaVideoProcessor, inputs: dict[str, Tensor], row: int 
 
 
 def test_the_time_instruction_stands_between_the_video_and_the_question(folder: Path) -> None:
-    processor = AutoProcessor.from_pretrained(folder)
+    processor = of_whole_prompts_in(folder)
     assert processor.add_time_instruction  # as in the source's config
     inputs = one_video(processor, video_metadata=[METADATA])
     assert f"<|im_start|>user\n\n{INSTRUCTION}\nWhat?<|im_end|>" in text_of(processor, inputs)
@@ -314,7 +320,7 @@ def test_the_time_instruction_stands_between_the_video_and_the_question(folder: 
     ids=["none", "no fps", "no indices", "other indices"],
 )
 def test_unknown_times_are_refused_when_asked_for_and_left_out_otherwise(folder: Path, metadata: dict | None) -> None:
-    processor = AutoProcessor.from_pretrained(folder)
+    processor = of_whole_prompts_in(folder)
     kwargs = {} if metadata is None else {"video_metadata": [metadata]}
     assert "seconds" not in text_of(processor, one_video(processor, **kwargs))
     with pytest.raises(ValueError, match=r"`video_metadata` with `fps`.*Pass them, or `add_time_instruction=False`"):

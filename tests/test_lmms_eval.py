@@ -252,6 +252,18 @@ def test_publish_reads_the_results_of_lmms_eval_that_state_their_provenance(tmp_
         read_result(tmp_path / "r.json", ["tiny"])
 
 
+@pytest.mark.parametrize(("ratio", "how"), [(1.0, "all tokens"), (0.25, "vidcom2 at retention_ratio 0.25")])
+def test_the_title_of_results_of_lmms_eval_names_another_tower_than_the_stock_models(
+    ratio: float, how: str, tmp_path: Path
+) -> None:
+    content = json.loads(RESULTS.read_text())
+    settings = content["config"]["resolved_cli_args"]["birth_certificate"]["model_settings"]
+    settings |= {"retention_ratio": ratio, "vision_method": "skip_repeated", "vision_tolerance": 0.02}
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    title = read_result(tmp_path / "r.json", ["tiny"]).title
+    assert title == f"lmms-eval 0.7.3: {how}, vision_method skip_repeated, 16 frames"
+
+
 def test_figures_of_lmms_eval_are_shown_unchanged(tmp_path: Path) -> None:
     content = json.loads(RESULTS.read_text())
     content["config"]["resolved_cli_args"]["birth_certificate"]["model_settings"]["retention_ratio"] = 1.0

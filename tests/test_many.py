@@ -31,7 +31,7 @@ from vidcom2.answering.engine import Engine
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.requests import read_requests, request_of, requests_of_folder
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.errors import OptionError
+from vidcom2.errors import BUG, OptionError
 from vidcom2.records.jsonl import as_line
 from vidcom2.records.run_record import AnswerFile
 from vidcom2.toys import DEMO_VIDEO
@@ -212,7 +212,7 @@ def test_a_batch_has_prompts_of_similar_length_and_is_halved_if_it_does_not_fit(
     sizes: list[int] = []
     generate, take = checkpoint.model.generate, Background.take
     # With slow readers the model would not wait for prompts that fit better.
-    monkeypatch.setattr(Background, "take", lambda self, waits: take(self, True))
+    monkeypatch.setattr(Background, "take", lambda self, waits, in_order: take(self, True))
 
     def small(*args: Any, **kwargs: Any) -> Any:
         sizes.append(len(kwargs["input_ids"]))
@@ -226,9 +226,7 @@ def test_a_batch_has_prompts_of_similar_length_and_is_halved_if_it_does_not_fit(
     assert sizes.count(4) == 1 and sizes.count(3) <= 1  # sizes that did not fit are not tried again and again
 
 
-def test_a_request_that_does_not_fit_gets_an_error_and_a_bug_ends_the_run(
-    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_does_not_fit_gets_an_error(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     generate, encode = checkpoint.model.generate, checkpoint.model.model.encode_videos
     requests = [{"video": f"{i} {length}", "prompt": "What?"} for i, length in enumerate((4, 4, 8, 4, 6, 4))]
 
@@ -249,14 +247,70 @@ def test_a_request_that_does_not_fit_gets_an_error_and_a_bug_ends_the_run(
     assert [name for name, each in sorted(found.items()) if each.error] == ["3", "5"]
     assert all(found[name].error.startswith("out of memory (") for name in ("3", "5"))
 
-    def bug(*args: Any, **kwargs: Any) -> Any:
-        raise KeyError("x")
 
-    monkeypatch.setattr(checkpoint.model, "generate", bug)
-    with pytest.raises(KeyError):
-        answers(checkpoint, requests)
-    with pytest.raises(ZeroDivisionError):
-        answers(checkpoint, requests, read=lambda *_: 1 / 0)
+class EngineDeadError(Exception):
+    """Has the name of vLLM's."""
+
+
+def test_whatever_a_request_raises_is_its_own_error_unless_none_can_be_answered_any_more(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another library raises about a file is the file's fault, and anything else a bug, which says where it is."""
+    requests = [*asked("0 4", "broken", "1 4", "2 8", "3 4", "4 4"), {"video": "4 4", "prompt": "And?"}]
+    requests[5]["retention_ratio"] = 0.1
+    expected = answers(checkpoint, requests[:1] + requests[2:])  # without the video that cannot be read
+    longest = max(each.full_prompt_tokens for each in expected.values())
+    generate, compress = checkpoint.model.generate, package.answering.many_in_transformers.compress
+    raised: BaseException = KeyError("x")
+
+    def reading(source: str, num_frames: int) -> Video:
+        return read(source, num_frames) if source != "broken" else 1 / 0
+
+    def generating(*args: Any, **kwargs: Any) -> Any:
+        if (kwargs["attention_mask"].sum(dim=1) == longest).any():
+            raise raised
+        return generate(*args, **kwargs)
+
+    def compressing(model: Any, video: Any, settings: Any) -> Any:
+        return compress(model, video, settings if settings.retention_ratio > 0.1 else None)
+
+    monkeypatch.setattr(checkpoint.model, "generate", generating)
+    monkeypatch.setattr("vidcom2.answering.many_in_transformers.compress", compressing)
+    found = answers(checkpoint, requests, read=reading)
+    assert found["2"].error == "cannot read the video: ZeroDivisionError: division by zero"
+    assert found["4"].error.startswith(f"{BUG}: KeyError: 'x' (test_many:")
+    assert re.match(f"{BUG}: AttributeError: 'NoneType' .* \\(vidcom2\\.answering\\.generation:", found["6"].error)
+    assert {name: found[str(int(name) + (name > "1"))].answer for name in "1246"} == {
+        name: expected[name].answer for name in "1246"
+    }
+    for raised in (KeyboardInterrupt(), RuntimeError("CUDA error: device-side assert triggered"), EngineDeadError()):
+        with pytest.raises(type(raised)):
+            answers(checkpoint, requests, read=reading)
+    monkeypatch.setattr("vidcom2.video.reading.spread_over_time", None)
+    (found,) = answer_many([{"video": DEMO_VIDEO, "prompt": "?"}], checkpoint.model, processor=checkpoint.processor)
+    assert found.error.startswith(f"{BUG}: TypeError: 'NoneType' ") and "vidcom2.video.reading:" in found.error
+
+
+def test_the_same_seed_samples_the_same_answers_with_any_number_of_workers(checkpoint: Checkpoint) -> None:
+    """Several workers read the first video last. The pause lets the model see the others, if it does not wait."""
+    fourth = threading.Event()
+
+    def out_of_order(source: str, num_frames: int) -> Video:
+        if source == "0 4":
+            assert fourth.wait(60)
+            time.sleep(0.3)
+        if source == "3 4":
+            fourth.set()
+        return read(source, num_frames)
+
+    def sampled(seed: int, workers: int, reading: Any = read) -> dict[str, str | None]:
+        torch.manual_seed(seed)
+        more = {"do_sample": True, "temperature": 3.0, "batch_size": 2, "workers": workers}
+        return {name: each.answer for name, each in answers(checkpoint, requests, read=reading, **more).items()}
+
+    requests = asked(*(f"{i} {4 + i % 3}" for i in range(12)))
+    alone = sampled(0, workers=1)
+    assert sampled(0, 3, out_of_order) == alone != sampled(1, workers=1)
 
 
 @pytest.mark.parametrize(
@@ -287,8 +341,13 @@ def test_each_line_of_the_file_is_a_request(tmp_path: Path) -> None:
         {"id": 7, "video": "https://x.org/b.mp4", "question": "Which?", "choices": ["cat", "dog"], "max_new_tokens": 3},
         "{",
         {"id": "x", "video": "c.mp4"},
+        '{"video": "c.mp4", "prompt": "What?", "mine": 1e400}',
+        "",
+        "[3]",
     )
-    first, second, broken, lacking = read_requests(path)
+    first, second, broken, lacking, large, no_object = read_requests(path)
+    assert "it is no JSON (1e400 is no finite number: write null" in large.problem and large.id == "6"
+    assert "it holds a list. Write one JSON object per line." in no_object.problem
     assert (first.id, first.video, first.settings) == ("1", str(tmp_path / "clips/a.mp4"), {"retention_ratio": 0.5})
     assert first.given["mine"] == 1 and first.problem is None
     assert (second.id, second.video, second.max_new_tokens) == ("7", "https://x.org/b.mp4", 3)
@@ -296,10 +355,32 @@ def test_each_line_of_the_file_is_a_request(tmp_path: Path) -> None:
     assert broken.id == "4" and "it is no JSON" in broken.problem and broken.given == {"line": "{"}
     assert lacking.id == "x" and "`prompt` is missing." in lacking.problem
     line = {"video": "a.mp4", "prompt": "What?"}
-    with pytest.raises(OptionError, match=r"line 2 of .* has the id '2'"):
+    with pytest.raises(OptionError, match="two requests have the id '2'"):
         read_requests(write_lines(path, line | {"id": "2"}, line))
     with pytest.raises(OptionError, match="holds no request"):
         read_requests(write_lines(path, ""))
+
+
+def test_a_request_that_is_none_and_ids_that_two_have_are_refused_in_python_too(checkpoint: Checkpoint) -> None:
+    twice = [*asked("0 4", "1 4"), {"video": "2 4", "prompt": "?", "id": "2"}]
+    with pytest.raises(OptionError, match="two requests have the id '2'"):
+        answer_many(twice, checkpoint.model, processor=checkpoint.processor, read=read)
+    with pytest.raises(OptionError, match="two requests have the id '2'"):
+        answers(checkpoint, iter(twice))
+    with pytest.raises(OptionError, match=r"`requests` is 'requests\.jsonl'"):
+        answer_many("requests.jsonl", checkpoint.model, processor=checkpoint.processor)
+    found = answers(checkpoint, [3, *asked("0 4"), [3]])
+    assert found["2"].error is None and found["1"].row["given"] == {"request": 3}
+    assert found["3"].error == "the request cannot be asked: it is [3], but must be a dict with `video` and `prompt`."
+
+
+def test_consecutive_requests_may_give_their_times_as_arrays(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    for i in range(2):
+        Image.fromarray(numbered(i)).save(tmp_path / f"{i}.png")
+    request = {"video": [tmp_path / "0.png", tmp_path / "1.png"], "prompt": "What?"}
+    given = {"processor": checkpoint.processor, "max_new_tokens": 1}
+    found = answer_many([{**request, "times": np.array([0.0, 1.0])} for _ in range(2)], checkpoint.model, **given)
+    assert [each.error for each in found] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -320,6 +401,7 @@ def test_each_line_of_the_file_is_a_request(tmp_path: Path) -> None:
         ({"options": ["a", "b"]}, "`options` is .*`choices`"),
         ({"option_A": "a", "option_B": "b"}, "'option_A' and 'option_B' .*`choices`"),
         ({"times": [0, 1]}, "`times`"),
+        ({"video": ["a.png"], "fps": 10**400}, "too large"),
         ({"video": frames_of(0, 2), "fps": 2}, "`fps`"),
         ({"temperature": 0.7}, "`temperature` is 0.7"),
         ({"do_sample": True}, "`do_sample` is True"),
@@ -342,7 +424,7 @@ def test_videos_in_a_folder_are_recognized_by_their_suffixes_and_by_what_they_ho
     (tmp_path / "no suffix").write_bytes(Path(str(DEMO_VIDEO)).read_bytes())
     found, left_out = requests_of_folder(tmp_path, "What?")
     assert [each.id for each in found] == ["a.webm", "b.MP4", "inner/c.mkv", "moves.gif", "no suffix", "raw.h264"]
-    assert left_out == ["empty.dat", "notes.txt", "still.webp"]
+    assert left_out == {"files that hold no video": ["empty.dat", "notes.txt", "still.webp"]}
     assert all(each.video == str(tmp_path / each.id) and each.prompt == "What?" for each in found)
     assert all(len(read_video(each.video, 2).frames) == 2 for each in found[3:])
     for empty in (tmp_path / "missing", tmp_path / "notes.txt"):
@@ -351,6 +433,63 @@ def test_videos_in_a_folder_are_recognized_by_their_suffixes_and_by_what_they_ho
     (tmp_path / "none").mkdir()
     with pytest.raises(OptionError, match="holds no video"):
         requests_of_folder(tmp_path / "none", "What?")
+
+
+def test_all_that_is_left_out_of_a_folder_is_named_with_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    for name in ("inner/a.mp4", "folder.mp4/b.mp4", "locked/.c.mp4", "../elsewhere/d.mp4"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).touch()
+    (home / "linked").symlink_to(tmp_path / "elsewhere")
+    (home / "linked.mp4").symlink_to("inner/a.mp4")
+    (home / "dangling.mp4").symlink_to("nothing.mp4")
+    os.mkfifo(home / "pipe.mp4")
+    (home / "two\nlines.txt").touch()
+    # Tests may run as root, who may read everything.
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "locked")
+    found, left_out = requests_of_folder(home, "What?")
+    assert [each.id for each in found] == ["folder.mp4/b.mp4", "inner/a.mp4", "linked.mp4"]
+    assert left_out == {
+        "folders named like videos": ["folder.mp4"],
+        "links to folders": ["linked"],
+        "links that lead nowhere": ["dangling.mp4"],
+        "pipes or devices": ["pipe.mp4"],
+        "files that hold no video": ["two\nlines.txt"],
+        "folders that cannot be read": ["locked"],
+    }
+    shown = vidcom2("run", "--videos", home, "--check")[1].splitlines()
+    assert "Left out: 1 files that hold no video. The first is two lines.txt" in shown
+    assert "Left out: 1 links to folders. The first is linked" in shown
+    (home / "inner/a.mp4").rename(home / "inner/.a.mp4")
+    (home / os.fsdecode(b"\xff.mp4")).touch()  # no UTF-8, which a terminal may not take
+    given = [sys.executable, "-m", "vidcom2", "run", "--videos", str(home), "--check"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8:strict"}
+    checked = subprocess.run(given, env=environment, capture_output=True, text=True, check=False)
+    assert checked.returncode == 3 and "request \\udcff.mp4: the file " in checked.stdout, checked.stderr
+    with pytest.raises(OptionError, match=r"holds no video, but nothing else\."):
+        requests_of_folder(home / "inner", "What?")
+
+
+def test_a_row_is_one_line_to_every_reader() -> None:
+    row = {"id": "\x85\u2028\u2029é", "given": {"video": "\udcff"}}
+    assert len(as_line(row).splitlines()) == 1 and json.loads(as_line(row)) == row and "é" in as_line(row)
+
+
+def test_an_output_that_is_a_link_stays_one_and_its_file_is_locked_and_continued(tmp_path: Path) -> None:
+    folder, link = tmp_path / "elsewhere", tmp_path / "link.jsonl"
+    folder.mkdir()
+    link.symlink_to(folder / "answers.jsonl")
+    file = AnswerFile(link)
+    file.claim({"a": 1}, "commit")
+    file.add([{"id": "1", "given": {}}, {"id": "2", "given": {}, "error": "bad"}])
+    assert list(file.rows_to_continue()) == ["1"] and link.is_symlink()
+    assert sorted(path.name for path in folder.iterdir()) == ["answers.jsonl", "answers.run.json"]
+    with file.locked(), pytest.raises(OptionError, match="another run is writing"):
+        AnswerFile(folder / "answers.jsonl").locked().__enter__()
+    with pytest.raises(OptionError, match="`a` was 1 and is 2"):
+        AnswerFile(folder / "answers.jsonl").check({"a": 2})
 
 
 def test_a_list_of_pictures_is_answered_as_its_frames(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -491,6 +630,40 @@ def test_the_same_command_continues_a_run_also_with_more_requests_and_another_co
     more = write_lines(data.parent / "more.jsonl", *rows_of(data)[:8], {"video": "0.mp4", "prompt": "And?"})
     code, shown, error = vidcom2(*arguments, "--retention-ratio", 0.5, "--requests", more)
     assert code == 0 and "Answered: 9 of 9 requests (8 before)" in shown, error
+    fewer = write_lines(data.parent / "fewer.jsonl", *rows_of(data)[:3])
+    code, shown, error = vidcom2(*arguments, "--retention-ratio", 0.5, "--requests", fewer)
+    assert code == 0 and "Answered: 3 of 3 requests (3 before)" in shown, error
+    assert re.search(r"Also there: 6 answers to requests not asked now\. The first is (whole|5|6|7|8|9)$", shown)
+
+
+def test_a_damaged_picture_and_a_bug_are_errors_of_their_rows_and_the_same_command_asks_them_again(
+    clips: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.fromarray(numbered(0)).save(tmp_path / "good.png")
+    picture = (tmp_path / "good.png").read_bytes()
+    (tmp_path / "broken.png").write_bytes(picture[:33] + b"\0\0\0\x0a" + picture[37:])  # of a chunk, too short
+    with pytest.raises(SyntaxError), Image.open(tmp_path / "broken.png") as broken:
+        broken.load()
+    lines = [
+        {"video": ["good.png", "broken.png"], "fps": 2, "prompt": "What?", "id": "broken\npicture"},
+        *({"video": str(clips / f"{i}.mp4"), "prompt": f"What {i}?"} for i in range(3)),
+    ]
+    arguments = command(
+        folder, tmp_path / "a.jsonl", "--requests", write_lines(tmp_path / "requests.jsonl", *lines), "--batch-size", 1
+    )
+    generated = package.answering.many_in_transformers.TransformersEngine._generated
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "vidcom2.answering.many_in_transformers.TransformersEngine._generated",
+            lambda self, batch: {}["x"] if batch[0].request.id == "3" else generated(self, batch),
+        )
+        code, shown, error = vidcom2(*arguments)
+    rows = {row["id"]: row for row in rows_of(tmp_path / "a.jsonl")}
+    assert code == 1 and [name for name, row in rows.items() if "error" not in row] == ["2", "4"]
+    assert "Answered: 2 of 4 requests" in shown and "The first is broken picture: cannot read the " in shown
+    assert re.search(r"1 of the errors are bugs in vidcom2\. .*torch .* 3: this is a bug .* KeyError: 'x'", error)
+    code, shown, _ = vidcom2(*arguments)
+    assert code == 3 and "Answered: 3 of 4 requests (2 before)" in shown and "Errors: 1" in shown
 
 
 def test_one_prompt_is_asked_about_each_video_of_a_folder(clips: Path, folder: Path, tmp_path: Path) -> None:
@@ -546,7 +719,7 @@ MISTAKES = [
     (["--requests", "DATA"], "`--output`"),
     (["--requests", "DATA", "-o", "DATA"], "is no output of vidcom2"),
     (["--requests", "DATA", "-o", "a.txt"], "`--output` is 'a.txt'"),
-    (["--requests", "DATA", "-o", "no/such/a.jsonl"], "'no/such'"),
+    (["--requests", "DATA", "-o", "no/such/a.jsonl"], "/no/such'"),
     (["--requests", "no.jsonl", "-o", "a.jsonl"], "'no.jsonl'"),
     (["--requests", "BROKEN", "-o", "a.jsonl"], "none of the 1 requests can be asked"),
     (["--requests", "DATA", "--videos", ".", "-o", "a.jsonl"], "`--videos` and `--requests`"),

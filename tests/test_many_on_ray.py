@@ -1,6 +1,8 @@
 """`vidcom2 run --engine ray` gives the rows of one process, whatever dies on the way. Needs the extra `ray`."""
 
 import json
+import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -119,6 +121,53 @@ def test_a_killed_worker_loses_and_repeats_nothing_and_the_same_command_asks_onl
     assert {path: path.stat().st_mtime_ns for path in before} == before  # nothing of these was computed again
 
 
+def test_a_request_with_which_workers_die_gets_an_error_and_a_model_that_kills_them_ends_the_run(
+    home: Path, alone: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Ray itself would start a worker again without end."""
+    module = tmp_path / f"deadly_{tmp_path.name}.py"
+    module.write_text(
+        "import os, vidcom2.answering.engine as engine\n"
+        "read = engine.read_video\n"
+        "def reading(source, *args, **more):\n"
+        "    if source.endswith('deadly.mp4'):\n"
+        f"        open({str(tmp_path / 'deaths')!r}, 'a').write('x')\n"
+        "        os._exit(1)\n"
+        "    return read(source, *args, **more)\n"
+        "engine.read_video = reading\n"
+    )
+    lines, one = (home / "requests.jsonl").read_text().splitlines()[:8], ("--ray-workers", 1)
+    lines[3] = json.dumps({"id": "deadly", "video": "deadly.mp4", "prompt": "What?"})
+    (home / "some.jsonl").write_text("\n".join(lines))
+    (home / "deadly.mp4").touch()
+    code, shown, error = on_ray(home, "some.jsonl", "some.out.jsonl", "--import", module, "--rows-per-part", 4, *one)
+    found = rows(home / "some.out.jsonl")
+    assert code == 3 and "Answered: 7 of 8 requests" in shown, error
+    assert found.pop("deadly")["error"].startswith("2 workers died while they answered this request alone. ")
+    assert found == {name: alone[name] for name in found} and len(found) == 7
+    assert (tmp_path / "deaths").read_text() == "xxx"  # with its part, and twice alone
+
+    module = tmp_path / f"deadly_model_{tmp_path.name}.py"
+    module.write_text(f"import os\nif os.getpid() != {os.getpid()}: os._exit(1)\n")
+    code, _, error = on_ray(home, "some.jsonl", "none.jsonl", "--import", module, *one)
+    assert code == 2 and "Error: a worker died 2 times while it loaded the model. " in error
+    module = tmp_path / f"bad_{tmp_path.name}.py"
+    module.write_text(f"import os\nif os.getpid() != {os.getpid()}: raise ValueError('not here')\n")
+    code, _, error = on_ray(home, "some.jsonl", "none.jsonl", "--import", module, *one)
+    assert code == 2 and re.search(r"Error: `--import .*` failed: ValueError: not here", error)
+
+
+def test_lines_end_at_line_breaks_alone_and_may_begin_with_a_mark_of_their_encoding(tmp_path: Path) -> None:
+    given = {"id": "\x85é\u2028", "video": "a.mp4", "prompt": "a\u2029b 視"}
+    text = json.dumps(given, ensure_ascii=False)
+    (tmp_path / "r.jsonl").write_bytes(b"\xef\xbb\xbf" + f"{text}\r\n\r\n".encode() + text.encode("latin-1", "replace"))
+    requests, folder = requests_on_ray(str(tmp_path / "r.jsonl"))
+    first, second = lines_of(requests.take_batch(9, batch_format="pyarrow"))
+    assert request_of_line(first, folder).given == given
+    with pytest.raises(OptionError, match="`id`"):  # which is no UTF-8
+        request_of_line(second, folder)
+
+
 def test_parquet_goes_in_and_comes_out_of_a_worker_that_ray_gives_a_gpu(
     home: Path, alone: dict[str, dict[str, Any]]
 ) -> None:
@@ -140,7 +189,7 @@ def test_mistakes_are_found_before_a_model_is_loaded(tmp_path: Path, monkeypatch
         return check_requests(*requests_on_ray(str(tmp_path / "r.jsonl")), answered or {}, output)
 
     good = {"id": "a", "video": "a.mp4", "prompt": "What?"}
-    assert asked(good, {**good, "id": 2}, {"id": "x"}) == (3, 0)
+    assert asked(good, {**good, "id": 2}, {"id": "x"}) == (3, [])
     for lines, message in (
         ([good, {"video": "a.mp4", "prompt": "What?"}], "no `id`"),
         ([good, "{"], "the line '{'"),
@@ -153,7 +202,8 @@ def test_mistakes_are_found_before_a_model_is_loaded(tmp_path: Path, monkeypatch
     with pytest.raises(OptionError, match="the answer to another request of id 'a'"):
         asked(good, answered={"a": RequestStamp("another", None)})
     before = {"a": stamp_of(good, "")._replace(video_file="7 bytes of 2026")}
-    assert asked(good, answered=before) == (1, 1)  # the video is gone, but its answer is there
+    # The video is gone, but its answer is there. That to a request which is asked no more is named.
+    assert asked(good, answered=before | {"b": before["a"]}) == (1, ["b"])
     (tmp_path / "a.mp4").write_bytes(b"x" * 8)
     with pytest.raises(OptionError, match="another video of request 'a'"):
         asked(good, answered=before)

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import hashlib
+import html
 import json
 import re
 import shutil
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
+from huggingface_hub.utils import yaml_dump
 from loopback_hub import Blob, LoopbackHub
+from markdown_it import MarkdownIt
 from models import EACH_MODEL, MODELS, ModelCase, chat_prompt, make_video
 from test_cosmos3_edge import as_released
 from test_load import rename_processor
@@ -25,11 +28,13 @@ from vidcom2 import PAPER
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from vidcom2.errors import OptionError
+from vidcom2.evaluation.tables import as_text, pipes
 from vidcom2.families import FAMILIES
 from vidcom2.hub_calls import PublishError
 from vidcom2.hub_upload.base_checkpoint import Base, hub_base, local_base
 from vidcom2.hub_upload.model_card import (
     MODEL_MARKER,
+    TAGS,
     CardOptions,
     ResultsError,
     model_card,
@@ -234,7 +239,7 @@ def test_a_folder_that_is_no_base_is_refused(onevision_folder: Path, tmp_path: P
         (
             ("config.json", '{"model_type": "llava"}', "'llava'"),
             ("config.json", "{}", "model_type"),
-            ("config.json", "{", "not a valid JSON"),
+            ("config.json", "{", "config.json is not valid"),
             ("config.json", "[]", "holds a list"),
             ("config.json", None, r"has no config\.json"),
             ("adapter_config.json", "{}", "PEFT adapter"),
@@ -431,8 +436,9 @@ CERTIFICATE = {"model": BASE, "date": "2026-01-02", "command": "bench --all", "d
 CERTIFICATE |= {"transformers": "5.23", "vidcom2_commit": "c0ffee", "vidcom2_dirty": True}
 
 
-def result_file(folder: Path, rows: list[dict], **certificate: Any) -> Path:
-    (folder / "prefill.json").write_text(json.dumps({"birth_certificate": certificate, "rows": rows}))
+def result_file(folder: Path, rows: Any, **certificate: Any) -> Path:
+    content = {"birth_certificate": certificate, "rows": rows, "notes": "Brackets hold it.\nn is it."}
+    (folder / "prefill.json").write_text(json.dumps(content))
     return folder / "prefill.json"
 
 
@@ -444,13 +450,107 @@ def test_measured_tables_are_shown_with_their_provenance(
     staged = stage(local_base(onevision_folder), tmp_path / "staged", {}, dataclasses.replace(card, results=measured))
     text = (staged.folder / "README.md").read_text()
     assert "| frames | speedup | shape |" in text and "| 32 | 3.142 | 2 × 3 |" in text
+    assert "| 64 | 4 | – |\n\nBrackets hold it.\nn is it.\n\n`bench --all`" in text
     assert "`bench --all` on some GPU, 2026-01-02; torch 2.15" in text and "with uncommitted changes" in text
     assert "Nothing has been measured" not in text
+
+
+def test_a_measured_table_has_the_columns_of_all_its_rows(tmp_path: Path) -> None:
+    rows = [{"frames": 32, "detail": {"x": 1}}, {"frames": 64, "speedup": 4.0}, {"memory, GB": 3, "frames": 128}]
+    table = read_result(result_file(tmp_path, rows, **CERTIFICATE), [BASE]).table.splitlines()
+    assert table[0] == "| frames | speedup | memory, GB |"
+    assert table[2:] == ["| 32 | – | – |", "| 64 | 4 | – |", "| 128 | – | 3 |"]
+
+
+MARKUP = [
+    "a | b\n| `evil.py` | `" + 64 * "0" + "` |",
+    "x\r\n\r\n# Heading\u2028> quote",
+    "<img src=x onerror=alert(1)> <script>1</script> <!-- x --> <https://evil.example>",
+    "[text](https://evil.example) ![picture](https://evil.example/x.png)",
+    "`code` ``` ~~~ ~~gone~~ **bold** *slanted* __bold__ _slanted_ a_b_c",
+    "\\| \\` \\<b> \\\\| &lt;b&gt; &#124; {{ repo }} {% raw %}",
+    "-- \\[x\\](https://evil.example) ]( ](( a](b_",
+]
+
+
+@pytest.mark.parametrize("given", MARKUP)
+def test_text_and_cells_are_shown_as_they_are_given(given: str) -> None:
+    """markdown-it-py, which comes with Rich, renders them as the Hub does: with tables, strikethrough and HTML."""
+    reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    expected = " ".join(given.split())
+    assert html.unescape(reader.renderInline(as_text(given))) == expected
+    cells = re.findall(
+        r"<t[hd]>(.*?)</t[hd]>", reader.render(pipes([["a", as_text(given)], [as_text(given), "b"]])), flags=re.DOTALL
+    )
+    assert [html.unescape(cell) for cell in cells] == ["a", expected, expected, "b"]
+
+
+@pytest.mark.parametrize("given", MARKUP)
+def test_nothing_that_a_card_is_given_becomes_markup(
+    given: str, onevision_folder: Path, card: CardOptions, tmp_path: Path
+) -> None:
+    """Titles, cells, dates, licences and the rest come from files that others may have written."""
+    base = Path(shutil.copytree(onevision_folder, tmp_path / "*ba*se` <i>"))
+    metadata = {"license": given, "license_name": given, "license_link": given, "language": [given], "tags": [given]}
+    (base / "README.md").write_text(f"---\n{yaml_dump(metadata)}\n---\n{given}")
+    certificate = CERTIFICATE | {name: given for name in CERTIFICATE if name not in ("model", "vidcom2_dirty")}
+    file = result_file(tmp_path, [{given: given, "x": [given, 1]}], **certificate)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"title": given}))
+    command = f"vidcom2 publish --base '{given}\n```\n# Heading'"
+    options = dataclasses.replace(card, command=command, results=[read_result(file, [BASE])])
+    staged = stage(local_base(base), tmp_path / "staged", {}, options)
+    plain = stage(local_base(onevision_folder), tmp_path / "plain", {}, dataclasses.replace(options, results=[]))
+    made = ModelCard.load(staged.folder / "README.md")
+    assert listed_files(made.text).keys() == listed_files((plain.folder / "README.md").read_text()).keys()
+    assert (made.data.license, made.data.language, made.data.tags) == (given, [given], TAGS)
+    reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    shown = reader.render(made.text)
+    assert "evil.example" not in re.sub(r"<code.*?</code>|>[^<]*<", "><", shown, flags=re.DOTALL)
+    known = {
+        "!--",
+        "h1",
+        "h2",
+        "h3",
+        "p",
+        "a",
+        "em",
+        "strong",
+        "img",
+        "pre",
+        "code",
+        "table",
+        "tr",
+        "th",
+        "td",
+        "ul",
+        "li",
+    }
+    known |= {"thead", "tbody", "details", "summary"}
+    assert set(re.findall(r"<(!--|\w+)", shown)) <= known and shown.count("<img") == 1
+    assert "<em>slanted" not in shown and shown.count("<h1>") == 1 and "<em>ba" not in shown
+
+
+def test_metadata_of_a_base_that_cannot_be_read_are_refused(
+    onevision_folder: Path, card: CardOptions, tmp_path: Path
+) -> None:
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+    for i, metadata in enumerate(
+        ("license: [", "- a", "[" * 5000, "license: !!python/object/apply:os.getcwd []", "\xff")
+    ):
+        base = Path(shutil.copytree(onevision_folder, tmp_path / str(i)))
+        (base / "README.md").write_bytes(f"---\n{metadata}\n---\n".encode("latin-1"))
+        with pytest.raises(CheckpointError, match=r"the metadata of the base's README\.md are not valid"):
+            stage(local_base(base), tmp_path / "staged", {}, card)
+    (base / "README.md").write_text(f"---\n{bomb}license: *a59\nlicense_name: 3\nlanguage: {{en: 1}}\n---\n")
+    stage(local_base(base), tmp_path / "staged", {}, card)
+    assert "which is not known here: see the base" in (tmp_path / "staged" / "README.md").read_text()
 
 
 def test_figures_without_provenance_are_refused(tmp_path: Path) -> None:
     for rows, certificate, reason in (
         ([], CERTIFICATE, "is not a result file"),
+        ({"a": 1}, CERTIFICATE, "is not a result file"),
+        ([{"a": 1}, 3], CERTIFICATE, "is not a result file"),
         ([{"a": 1}], CERTIFICATE | {"device": ""}, "device"),
         ([{"a": 1}], CERTIFICATE | {"model": "x/y"}, "'x/y', but the card is about org/base"),
     ):
@@ -581,6 +681,12 @@ def test_a_base_that_cannot_be_read_is_reported_by_name(hub: LoopbackHub, api: H
     hub.fail("GET", f"api/models/{BASE}", status=403, headers={"X-Error-Code": "GatedRepo"})
     with pytest.raises(PublishError, match=r"'org/base' is gated\. Accept its terms"):
         hub_base(api, BASE, None)
+
+
+@pytest.mark.parametrize("name", ["org/x](https://evil.example)", "org/x\n# y", "<b>/x", "a/b/c"])
+def test_a_base_model_that_is_no_hub_id_is_refused(name: str) -> None:
+    with pytest.raises(OptionError, match=r"`--base-model` is .*, which is not a valid Hub name"):
+        PublishOptions(base="folder", repo=REPO, base_model=name).check()
 
 
 def test_an_unknown_and_an_unauthorised_token_are_refused(hub: LoopbackHub, staged: StagedRepo) -> None:

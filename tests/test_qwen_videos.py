@@ -318,6 +318,6 @@ def test_media_after_a_cache_without_memory_are_refused(family: Family) -> None:
     cache = family.stock(**first, use_cache=True).past_key_values
     for ratio in (RETENTION_RATIO, 1.0):
         with pytest.raises(
-            ValueError, match=r"follow the \d+ tokens of the KV cache, and it is not known where .* another model"
+            ValueError, match=r"holds \d+ tokens, and it is not known where their positions end: another model"
         ):
             family.model(**{**second, "attention_mask": None}, past_key_values=cache, retention_ratio=ratio)

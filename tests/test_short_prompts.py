@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import transformers
 from digests import CHECKS, FILE, Subject, alike
-from models import MODELS, ModelCase
+from models import MODELS, ModelCase, make_video
 
 CASES = {case.name: case for case in MODELS if case.loads_here}
 
@@ -49,3 +49,19 @@ def test_a_short_prompt_is_answered_as_the_shortened_one_is(name, check):
         except ValueError as error:
             found.append({"error": str(error)})
     assert alike(*found), found
+
+
+@pytest.mark.parametrize(
+    ("setting", "match"),
+    [
+        ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil' in a call of the processor.*to the model"),
+        ({"retention_rate": 0.1}, "`retention_rate` is not a setting"),
+        ({"retention_ratio": 2.0}, "`retention_ratio` is 2.0"),
+    ],
+)
+@pytest.mark.parametrize("how", ["argument", "videos_kwargs"])
+def test_a_call_of_the_processor_takes_the_settings_that_say_how_many(setting, match, how):
+    of = subject("llava_onevision", short=True)
+    given = setting if how == "argument" else {"videos_kwargs": setting}
+    with pytest.raises(ValueError, match=match):
+        of.processor(text="<video>", videos=[make_video(0)], return_tensors="pt", **given)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import Family, only
 from models import RETENTION_RATIO
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from test_cli import vidcom2 as cli
 from transformers import LogitsProcessor
@@ -195,6 +196,23 @@ def test_what_cannot_be_the_same_video_is_refused(family: Family, video: vidcom2
         load(family, tmp_path / "none.watched")
     with pytest.raises(OptionError, match="`max_new_tokens` is neither an argument of `watch` nor a setting"):
         watch(family, video, max_new_tokens=3)
+
+
+@ONE
+def test_a_video_of_pictures_is_refused_once_a_picture_has_changed(
+    family: Family, video: vidcom2.Video, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [tmp_path / f"{i}.png" for i in range(4)]
+    for name, frame in zip(names, video.frames):
+        Image.fromarray(frame).save(name)
+    monkeypatch.chdir(tmp_path)
+    watched = watch(family, [name.name for name in names], fps=2)
+    watched.save("clip.watched")
+    monkeypatch.chdir("/")
+    assert load(family, tmp_path / "clip.watched").source == watched.source
+    Image.fromarray(video.frames[3]).save(names[1])
+    with pytest.raises(OptionError, match=r"1\.png.*has changed since"):
+        load(family, tmp_path / "clip.watched")
 
 
 @ONE

@@ -95,11 +95,11 @@ class Opened:
         text = change(header, tensors)
         write(self.path, header if text is None else text, tensors)
 
-    def check(self, what: str) -> None:
-        """Check that the file as it is now is refused, or answers as before."""
+    def check(self, what: str, may_answer: bool = True) -> None:
+        """Check that the file as it is now is refused or, if it may, answers as before."""
         start = time.process_time()
         try:
-            assert self.ask() == self.answer, what
+            assert self.ask() == self.answer and may_answer, what
             self.outcomes["the same"] += 1
         except OptionError as error:
             said = str(error)
@@ -181,7 +181,7 @@ def test_no_header_makes_a_file_do_more_than_answer(family: Family, video: vidco
     changes = list(of_the_header(file.header))
     for what, change in changes:
         file.changed(change)
-        file.check(what)
+        file.check(what, may_answer=" is " in what)  # another number of lost frames, say
     assert len(changes) > 300 and file.outcomes["refused"] > 300, file.outcomes
 
 
@@ -210,9 +210,10 @@ def test_a_flipped_bit_is_noticed(family: Family, video: vidcom2.Video, tmp_path
 
 @only(lambda family: family.name == "glm4v")
 def test_a_size_that_would_fill_the_memory_with_placeholders_is_refused_before_they_are_written(
-    family: Family, video: vidcom2.Video, tmp_path: Path
+    family: Family, video: vidcom2.Video, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = Opened(family, video, tmp_path)
+    monkeypatch.setattr(type(family.processor), "replace_video_token", None)
     for alone in (True, False):
         file.changed(lambda header, tensors, alone=alone: header.update(height=2**15, width=2**15, scaled_alone=alone))
         with pytest.raises(OptionError, match=r"the processor writes \d+ placeholders for the video, which should be"):

@@ -39,6 +39,18 @@ def test_an_error_leaves_the_file_unchanged(tmp_path: Path) -> None:
     assert (tmp_path / "x.json").read_text() == "before" and names(tmp_path) == ["x.json", "x.json.part"]
 
 
+def test_a_link_stays_a_link_and_a_private_file_stays_private(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.json").symlink_to("there/x.json")
+    write_whole(tmp_path / "link.json", "first")
+    (tmp_path / "there" / "x.json").chmod(0o600)
+    write_whole(tmp_path / "link.json", "second")
+    assert (tmp_path / "link.json").is_symlink() and names(tmp_path) == ["link.json", "there"]
+    file = tmp_path / "there" / "x.json"
+    assert file.read_text() == "second" and file.stat().st_mode & 0o777 == 0o600
+    assert names(file.parent) == ["x.json"]
+
+
 def test_only_one_of_two_processes_makes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         whole_files, "_remove_leftovers", lambda target: None

@@ -1,17 +1,13 @@
 """Ways to run less of the vision tower, and the share of its groups of patches that each computes."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from vidcom2.answering.candidates import Candidate
-from vidcom2.answering.generation import Batch, encode
 from vidcom2.answering.prompting import prepare_inputs, video_arguments
 from vidcom2.checkpoints import Checkpoint
-from vidcom2.evaluation.batches import compressed_answers
 from vidcom2.video.reading import Video
 
 
@@ -28,25 +24,13 @@ class Tower:
         self.given: dict[str, Any] = {}
         if tolerance is not None:
             self.given = {"vision_method": "skip_repeated", "vision_tolerance": tolerance}
-        self._held: tuple[Batch, Batch] | None = None
 
     def candidate(self, whole: Candidate) -> Candidate:
-        """Return the candidate that compresses as this one does, and whose videos this tower encodes. All candidates of
-        a tower share what it encoded."""
+        """Return the candidate that compresses as this one does, and whose videos this tower encodes."""
         if not self.given:
             return whole
-        answer = partial(self._answer, of_method=whole.overrides)
-        return Candidate(f"{whole.method}, tolerance {self.tolerance:g}", whole.retention_ratio, answer=answer)
-
-    def _answer(
-        self, model: Any, batch: Batch, max_new_tokens: int, of_method: Mapping[str, Any]
-    ) -> tuple[Tensor, Tensor]:
-        """Answer a batch, in the form of `Candidate.answer`."""
-        settings = model.config.compression_settings(**of_method, **self.given)
-        if self._held is None or self._held[0] is not batch:
-            videos = tuple(encode(model, video.inputs, settings) for video in batch.videos)
-            self._held = batch, Batch(batch.inputs, videos)
-        return compressed_answers(model, self._held[1], settings, max_new_tokens)
+        name = f"{whole.method}, tolerance {self.tolerance:g}"
+        return Candidate(name, whole.retention_ratio, {**whole.settings, **self.given})
 
 
 @torch.no_grad()

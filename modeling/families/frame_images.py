@@ -187,15 +187,14 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         input_ids, pixels, cache = (inputs.get(name) for name in ("input_ids", "pixel_values", CACHE))
         encoded = inputs.get("mm_encoder_outputs") or {}
         given = [inputs.get("pixel_values_videos"), encoded.get("video")]
-        is_answered = any(each is not None for each in given) or isinstance(encoded.get("image"), FramesAndImages)
-        if is_answered:
-            return inputs
-        if input_ids is None:
-            if pixels is not None and settings.may_drop:
-                raise ValueError(
-                    "`inputs_embeds` cannot be passed with `pixel_values`, which may hold frames of videos: these are "
-                    "found by the tokens before them. Pass `input_ids`, or `retention_ratio=1.0` without a budget."
-                )
+        has_videos = any(each is not None for each in given)
+        if input_ids is None and settings.may_drop and (has_videos or pixels is not None):
+            raise ValueError(
+                "`inputs_embeds` cannot be passed with frames of videos, or with `pixel_values`, which may hold some: "
+                "frames are found by the tokens before them. Pass `input_ids`, or `retention_ratio=1.0` without a "
+                "budget."
+            )
+        if has_videos or input_ids is None or isinstance(encoded.get("image"), FramesAndImages):
             return inputs
         is_first = cache is None or cache.get_seq_length() == 0
         if (pixels is None and encoded.get("image") is None) or (is_first and not settings.may_drop):

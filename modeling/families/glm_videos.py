@@ -47,7 +47,7 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
             ValueError: if their numbers do not fit the features.
         """
         if input_ids is None:
-            return super().get_placeholder_mask(None, inputs_embeds, image_features, video_features)
+            input_ids = self.ids_like(inputs_embeds)
         image, other = self.config.image_token_id, self.config.video_token_id
         kinds = self.kinds(input_ids)
         of_images, of_videos = self.distinct_ids(input_ids, kinds), torch.where(kinds == VIDEO, image, other)

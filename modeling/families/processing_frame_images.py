@@ -4,7 +4,7 @@ Their stock classes pass the frames of videos as images. These say which pixels 
 """
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import InternVLProcessor, ProcessorMixin, SmolVLMProcessor
@@ -40,12 +40,14 @@ class FrameImagesProcessorMixin(VidCom2ProcessorMixin):
         return processed | {"pixel_values_videos": torch.cat(frames), "num_frames": lengths}
 
     def get_text_with_replacements(self, *args: Any, **kwargs: Any) -> Any:
-        text, of_prompts = super().get_text_with_replacements(*args, **kwargs)
+        written: tuple[Any, Any] = super().get_text_with_replacements(*args, **kwargs)
+        text, of_prompts = written
+        token = cast(Any, self).image_token
         self._types = [
             [
                 VIDEO if each["type"] == "video" else IMAGE
                 for each in of_prompt
-                for _ in range(each["replacement"].count(self.image_token))
+                for _ in range(each["replacement"].count(token))
             ]
             for of_prompt in of_prompts
         ]
@@ -53,10 +55,10 @@ class FrameImagesProcessorMixin(VidCom2ProcessorMixin):
 
     def create_mm_token_type_ids(self, input_ids: Any) -> list[list[int]]:
         """Return which tokens are placeholders of images and of videos, in the order in which they were written."""
-        types = []
+        types, token = [], cast(Any, self).image_token_id
         for ids, of_prompt in zip(input_ids, self._types, strict=True):
             left = iter(of_prompt)
-            types.append([next(left) if int(token) == self.image_token_id else 0 for token in ids])
+            types.append([next(left) if int(each) == token else 0 for each in ids])
         return types
 
     @property

@@ -317,23 +317,18 @@ def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_f
     """Return K, how many of a video's T·M tokens stay, from its sizes alone.
 
     Raises:
-        ValueError: if K depends on what the video shows, if the ratio or the budget is too small for the method, or if
-            a user's count returns no number of tokens.
+        ValueError: if K is not known before, if the ratio or the budget is too small for the method, or if a user's
+            count returns no number of tokens.
     """
     method = COMPRESSION_METHODS[settings.compression_method]
     function_of("compression_method", method.name)  # which is refused if it is not here
-    if not method.keeps_by_sizes(settings.compression_rounding):
+    by_sizes, count = method.keeps_by_sizes(settings.compression_rounding), method.count
+    if count is None or not by_sizes:
+        remedy = "Register it with `count=...`" if by_sizes else 'Set the rounding to "exact"'
         raise ValueError(
-            f"`compression_rounding` is {settings.compression_rounding!r}, so what a video shows decides how many "
-            "tokens stay, but a prompt is written before the video is encoded. Set it to "
-            '"exact", or write the prompt with the stock processor, and the model shortens it.'
-        )
-    count = method.count
-    if count is None:
-        raise ValueError(
-            f"`compression_method` is {method.name!r}, which does not say how many tokens stay, but a prompt is "
-            "written before the video is encoded. Register it with `count=...`, or write the prompt with the stock "
-            "processor, and the model shortens it."
+            f"`compression_method={method.name!r}` with `compression_rounding={settings.compression_rounding!r}` does "
+            f"not say how many tokens of a video stay before it is encoded, when the prompt is written. {remedy}, or "
+            "write the prompt with the stock processor, and the model shortens it."
         )
 
     def at_ratio(of: CompressionSettings) -> int:

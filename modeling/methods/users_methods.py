@@ -92,8 +92,8 @@ def register_compression_method(
             Without it, this project's processors cannot write prompts for the method, and the stock ones must.
 
     Raises:
-        ValueError: if another function has the name, if a setting is not known, or if what is registered is not a
-            function.
+        ValueError: if another function has the name, if a setting is not known, or if what is registered, or its
+            count, is not a function.
     """
     check_registration("compression method", name, settings, SETTING_NAMES)
     if count is not None and not callable(count):
@@ -266,10 +266,7 @@ def checked(method: CompressionMethod, compress: Compress) -> CompressionMethod:
         if settings.retention_ratio == 1.0:
             return all_of(video)
         version = None if video.tokens.is_inference() else video.tokens._version
-        num_frames, per_frame, _ = video.tokens.shape
-        count = method.count if method.keeps_by_sizes(settings.compression_rounding) else None
-        number = None if count is None else count(num_frames, per_frame, settings.retention_ratio)
-        compression = _checked(method.name, compress(video, settings), video, number)
+        compression = _checked(method, compress(video, settings), video, settings)
         if version is not None and video.tokens._version != version:
             raise ValueError(
                 f"`compression_method={method.name!r}` wrote into the video's tokens, which enter the model. Compute "
@@ -280,8 +277,10 @@ def checked(method: CompressionMethod, compress: Compress) -> CompressionMethod:
     return replace(method, function=of_users)
 
 
-def _checked(name: str, compression: VideoCompression, video: VideoTokens, number: int | None) -> VideoCompression:
-    """Return what a registered method returned, if it is right. `number` is how many tokens it said it would keep.
+def _checked(
+    method: CompressionMethod, compression: VideoCompression, video: VideoTokens, settings: CompressionSettings
+) -> VideoCompression:
+    """Return what a registered method returned, if it is right.
 
     Raises:
         ValueError: otherwise, with what is wrong.
@@ -289,7 +288,7 @@ def _checked(name: str, compression: VideoCompression, video: VideoTokens, numbe
 
     def require(holds: bool, otherwise: str) -> None:
         if not holds:
-            raise ValueError(f"`compression_method={name!r}` returned {otherwise}.")
+            raise ValueError(f"`compression_method={method.name!r}` returned {otherwise}.")
 
     require(isinstance(compression, VideoCompression), f"a {type(compression).__name__}, not a `VideoCompression`")
     num_frames, per_frame, _ = video.tokens.shape
@@ -301,7 +300,9 @@ def _checked(name: str, compression: VideoCompression, video: VideoTokens, numbe
         require(fits and length in (None, len(value)), f"`{field}` that are not int64 {shape} on {device}")
     indices = compression.indices
     require(len(indices) > 0, "no token at all: keep at least one of a video")
-    require(number in (None, len(indices)), f"{len(indices)} tokens, but its `count` says {number}")
+    if method.count is not None and method.keeps_by_sizes(settings.compression_rounding):
+        number = method.count(num_frames, per_frame, settings.retention_ratio)
+        require(len(indices) == number, f"{len(indices)} tokens, but its `count` says {number}")
     in_order = bool((indices.diff() > 0).all()) and int(indices[0]) >= 0 and int(indices[-1]) < num_tokens
     require(in_order, f"`indices` that do not ascend within the {num_tokens} tokens")
     kept_of_frames = (indices // per_frame).bincount(minlength=num_frames)

@@ -313,7 +313,7 @@ def _check_whole_conversation(tokens: Tensor, mask: Any, before: Conversation) -
         )
 
 
-def _labels(labels: Tensor, inputs: dict[str, Any], layout: Layout, logits_to_keep: Any) -> dict[str, Tensor]:
+def _labels(labels: Tensor, inputs: dict[str, Any], layout: Layout, logits_to_keep: Any) -> dict[str, Any]:
     """Return the arguments of a loss over the tokens that stay, from those of the caller's prompt."""
     shape, shifted = layout.rows.shape, inputs.get("shift_labels")
     if not isinstance(logits_to_keep, int) or logits_to_keep:
@@ -334,13 +334,20 @@ def _labels(labels: Tensor, inputs: dict[str, Any], layout: Layout, logits_to_ke
     short[:, 1:].masked_fill_(is_token[:, 1:] & ~is_token[:, :-1], IGNORED_LABEL)
     given, left = ((each[:, 1:] != IGNORED_LABEL).sum() for each in (labels, short))
     number = inputs.get("num_items_in_batch")
+    given, left = ((each[:, 1:] != IGNORED_LABEL).sum() for each in (labels, short))
+    found: dict[str, Any] = {"labels": short}
     if number is not None and given != left:
-        raise ValueError(
-            f"`num_items_in_batch` is {number}, and counts {int(given)} labels of this batch, but {int(given - left)} "
-            f"of them are those of dropped tokens. Set the labels of video placeholders and of each prompt's first "
-            f"token to {IGNORED_LABEL} in the data collator, or write the prompts with this project's processor."
-        )
-    found = {"labels": short}
+        # If the number counts this batch alone, the loss is the mean over the labels that are left. If it also counts
+        # other batches, it is not known here how many of their labels are left.
+        if (torch.as_tensor(number).to(given.device) != given).any():
+            raise ValueError(
+                f"`num_items_in_batch` counts labels of several batches or devices, among them {int(given)} of this "
+                f"batch, of which {int(given - left)} are those of dropped tokens. Set the labels of video "
+                f"placeholders and of each prompt's first token to {IGNORED_LABEL} in the data collator, or write the "
+                "prompts with this project's processor. Or set `model.accepts_loss_kwargs = False` before the "
+                "`Trainer` is made, which then averages the losses of the batches, however many labels each has."
+            )
+        found["num_items_in_batch"] = None
     if shifted is not None:
         found["shift_labels"] = torch.cat([short[:, 1:], shifted[:, -1:]], dim=1)
     return found

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from transformers import ProcessorMixin
 
 from ...configuration.compression_settings import COUNTED_BY, NUM_KEPT, CompressionSettings, checked_setting
 from ...configuration.saved_with_code import SavedWithCode
+from ..hosting.in_transformers import pop_settings
 from ..methods.compression import num_kept_tokens
 from ..registered_methods import METHODS as METHODS  # so that their count rules are here
 
@@ -103,9 +104,18 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         return own.compression_settings(**of_call)
 
     def _merge_kwargs(self, *args: Any, **kwargs: Any) -> dict[str, dict]:
-        """Sort a call's arguments as the stock class does, with the settings among those for videos."""
+        """Sort a call's arguments as the stock class does, with the settings among those for videos.
+
+        Raises:
+            ValueError: on a setting that a prompt does not depend on, or that there is not.
+        """
         of_videos = dict(kwargs.get("videos_kwargs") or {})
-        given = _taken(kwargs, COUNTED_BY) | _taken(of_videos, COUNTED_BY)
+        given = pop_settings(kwargs, vars(self)) | pop_settings(of_videos, vars(self))
+        for name in given.keys() - set(COUNTED_BY):
+            raise ValueError(
+                f"`{name}` is {given[name]!r} in a call of the processor, which takes {', '.join(COUNTED_BY)}: how "
+                "many tokens stay depends on these alone. Pass it to the model."
+            )
         if "videos_kwargs" in kwargs:
             kwargs["videos_kwargs"] = of_videos
         merged = super()._merge_kwargs(*args, **kwargs)
@@ -163,7 +173,7 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
             video_sizes: (frames, height, width) of each video.
         """
         settings = self.count_settings(**_taken(kwargs, COUNTED_BY))
-        data = super()._get_num_multimodal_tokens(
+        data = cast(Any, super())._get_num_multimodal_tokens(
             image_sizes=image_sizes, **kwargs, **{} if video_sizes is None else {"video_sizes": video_sizes}
         )
         if video_sizes is not None and data.num_video_tokens is not None:

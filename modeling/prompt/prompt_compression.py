@@ -223,7 +223,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                     inputs["attention_mask"], _ = before.with_new(None, *tokens.shape[:2], tokens.device)
                 return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
         else:
-            before.check_mask(inputs.get("attention_mask"), *tokens.shape[:2])
+            before.check_mask(inputs.get("attention_mask"), len(tokens), tokens.shape[1])
             inputs, layout = self._laid_out(inputs, name, features)
         if _has_media(inputs):
             before = replace(before, is_known=True)
@@ -258,7 +258,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     def _with_all_features(self, inputs: dict[str, Any], overrides: dict[str, Any], encode: Encode) -> dict[str, Any]:
         """Return a call's arguments with features of all tokens in place of pixels. Given pixels, the parent would call
         our `get_video_features`, which drops tokens."""
-        features = (inputs.get("mm_encoder_outputs") or {}).get("video")
+        features: Any = (inputs.get("mm_encoder_outputs") or {}).get("video")
         if inputs.get("pixel_values_videos") is not None:
             inputs = self.with_features(inputs, encode("all", inputs | overrides))
         elif getattr(features, "video_compressions", None) is not None:  # which dropped nothing

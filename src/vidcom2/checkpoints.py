@@ -1,8 +1,7 @@
 """Load a VidCom² model of any family with its processor. The checkpoint's config says which family it is."""
 
-import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -24,7 +23,7 @@ from .configuration.compression_settings import SETTING_NAMES, CompressionSettin
 from .devices import device_of, torch_device
 from .errors import CheckpointError, OptionError, did_you_mean, is_out_of_memory
 from .families import FAMILIES, Family
-from .finding_checkpoints import CONFIG, Resolved, Source, checkpoint_file, resolve
+from .finding_checkpoints import CONFIG, NAMES_CODE, Resolved, Source, checkpoint_file, read_object, resolve
 from .hub_calls import TRANSPORT_ERRORS
 from .modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
 from .placement import Placement, check_accelerate, unknown_dtype
@@ -47,8 +46,8 @@ HUB_ARGUMENTS = ("token", "cache_dir", "local_files_only", "force_download")  # 
 OF_LOADING = {"dtype", "torch_dtype", "attn_implementation", "quantization_config"}  # never meant as config fields
 # What Transformers, PyTorch and safetensors raise about a checkpoint's files, and about files that are cut short.
 CUT_SHORT = (SafetensorError, UnpicklingError, EOFError)
-OF_FILES = (OSError, ValueError, TypeError, AttributeError, KeyError, ImportError, RuntimeError, StrictDataclassError)
-OF_FILES += CUT_SHORT
+OF_FILES = (OSError, ValueError, TypeError, AttributeError, LookupError, ImportError, RuntimeError, ArithmeticError)
+OF_FILES += (StrictDataclassError, *CUT_SHORT)
 # Arguments that `load` refuses, with the reason and the remedy.
 NOT_OF_LOAD = {
     "config": "it reads the checkpoint's own. To use another, call `from_pretrained` of the family's class.",
@@ -76,7 +75,7 @@ class Checkpoint:
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:
-        """What identifies the model that gave an answer, as `model_identity` returns it; None if that is unknown."""
+        """What identifies the model that gave an answer, as `identity_of` returns it; None if that is unknown."""
         return None if self.source is None else identity_of(self.source)
 
 
@@ -240,13 +239,23 @@ def read_config_and_processor(resolved: Resolved) -> tuple[PreTrainedConfig, Pro
         config = family.model_class.config_class.from_pretrained(path, **pinned, **resolved.settings)
         check_all_read(CompressionSettings.as_dict(config))
     path, pinned = _files(resolved, PROCESSOR_FILES)
+    _check_files(name, "processor", ["processor_config.json", "audio_tokenizer_config.json"], path, **pinned)
     with _unreadable(name, "processor"):
         processor = _processor(family, path, pinned)
+    for part in (config, *vars(config).values(), *vars(processor).values()):
+        forget_code(part)
     if hasattr(config, "read_tokenizer"):  # InternVL's prompts tell by their text what is a frame
         config.read_tokenizer(processor.tokenizer)
     config.complete_processor(processor)
     shorten(processor, config)
     return config, processor
+
+
+def forget_code(part: object) -> None:
+    """Forget what code the files of a config, a tokenizer or the like name, which would be saved with it."""
+    for values in (getattr(part, "__dict__", {}), getattr(part, "init_kwargs", {})):
+        for name in filter(NAMES_CODE.fullmatch, list(values)):
+            del values[name]
 
 
 def _files(resolved: Resolved, names: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -281,7 +290,7 @@ def _load(resolved: Resolved, device: torch.device | None, placed: dict[str, Any
     if device is not None and (placed.get("quantization_config") or getattr(config, "quantization_config", None)):
         placed, device = {**placed, "device_map": str(device)}, None  # quantized weights are made where they stay
     of_weights = source.base or source
-    _check_generation_config(name, of_weights, hub)
+    _check_files(name, "generation config", [GENERATION_CONFIG_NAME], of_weights.path, of_weights.commit, **hub)
     _check_quantization(name, config, placed)
     with _unknown_arguments(placed), _unreadable(name, "weights"):
         loading: Any = resolved.family.model_class.from_pretrained(
@@ -300,12 +309,11 @@ def _load(resolved: Resolved, device: torch.device | None, placed: dict[str, Any
     return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor, source)
 
 
-def _check_generation_config(name: str, source: Source, hub: Mapping[str, Any]) -> None:
-    """Refuse a generation_config.json that cannot be read, in whose place Transformers takes its defaults."""
-    file = checkpoint_file(source.path, source.commit, GENERATION_CONFIG_NAME, **hub)
-    with _unreadable(name, "generation config"):
-        if file is not None and not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
-            raise ValueError(f"{GENERATION_CONFIG_NAME} must hold an object")
+def _check_files(name: str, part: str, files: Iterable[str], path: str, revision: str | None, **hub: Any) -> None:
+    """Refuse files in whose place Transformers would take its defaults, or that it would follow to another repo."""
+    with _unreadable(name, part):
+        for file in filter(None, (checkpoint_file(path, revision, each, **hub) for each in files)):
+            read_object(file)
 
 
 def _check_quantization(name: str, config: PreTrainedConfig, placed: Mapping[str, Any]) -> None:

@@ -76,7 +76,7 @@ def check_settings(settings: dict[str, Any], typed: Mapping[str, str] | None = N
             if message.startswith(f"`{name}`"):  # the option may have another default than the setting, or none
                 message = re.sub(r" The default is \S+\.", "", message)
             message = message.replace(f"`{name}`", f"`{given}`")
-        raise OptionError(message + ("" if method in COMPRESSION_METHODS else method_hint(method))) from None
+        raise OptionError(message + ("" if str(method) in COMPRESSION_METHODS else method_hint(method))) from None
 
 
 def settings_hint(name: object, others: Iterable[str] = ()) -> str:

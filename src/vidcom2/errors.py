@@ -3,6 +3,7 @@
 import difflib
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -12,6 +13,11 @@ from typing import Any
 OLDEST_TRANSFORMERS, FIRST_TOO_NEW = (5, 19), (6,)  # as pyproject.toml says
 LONGEST_REPR = 100  # how many characters of a caller's value a message shows
 ALIKE = 0.8  # a name this close to a known one is probably a misspelling, and not the user's own
+OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
+BUG = "this is a bug in vidcom2, please report it"  # how the error of a request begins that a bug left without answer
+# What PyTorch (2.8 and newer) raises for a device that failed, and vLLM for an engine. Neither works afterwards.
+DEAD = ("AcceleratorError", "EngineDeadError")
+PLACES_SHOWN = 8  # how many lines of code a bug in a request names
 
 
 class OptionError(ValueError):
@@ -49,6 +55,28 @@ def is_out_of_memory(error: Exception) -> bool:
 def memory_reason(error: Exception) -> str:
     """Return the first line of an error that `is_out_of_memory` recognises."""
     return (str(error).strip() or "no more is free").splitlines()[0]
+
+
+def reason_of(error: Exception, reading: bool = False) -> str:
+    """Return why one of many requests has no answer, in one line. A bug is called one, and says where it is.
+
+    Args:
+        reading: whether the video was being read. What another library raises then is the fault of the file.
+
+    Raises:
+        Exception: the error itself, if no other request can be answered after it.
+    """
+    if type(error).__name__ in DEAD or (isinstance(error, RuntimeError) and "CUDA error" in str(error)):
+        raise error
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY.format(memory_reason(error))
+    if isinstance(error, ValueError | OverflowError):  # the latter comes from a number of the user's
+        return one_line(error) or type(error).__name__
+    text = f"{type(error).__name__}: {one_line(error)}"
+    places = [(frame.f_globals.get("__name__", "?"), line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, OSError) or (reading and not places[-1][0].startswith(f"{__package__}.")):
+        return f"cannot read the video: {text}"
+    return f"{BUG}: {text} ({', '.join(f'{name}:{line}' for name, line in places[: -PLACES_SHOWN - 1 : -1])})"
 
 
 def transformers_problem() -> str | None:
@@ -100,6 +128,6 @@ def sentence(text: object) -> str:
     return f"{text}" if str(text).endswith((".", "?")) else f"{text}."
 
 
-def one_line(error: Exception) -> str:
-    """Return the text of an error without line breaks."""
+def one_line(error: object) -> str:
+    """Return the text of an error, or another text, without line breaks."""
     return " ".join(str(error).split())

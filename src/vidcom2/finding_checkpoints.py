@@ -2,6 +2,7 @@
 checking the options for it. Nothing is loaded, and neither PyTorch nor Transformers is imported."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -20,6 +21,8 @@ HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
 ADAPTER_CONFIG = "adapter_config.json"
 MAYBE_POINTERS = ("*.json", "*.jinja", "*.model", "merges.txt", "model*.safetensors", "adapter_model.safetensors")
 POINTER_BYTES = 1024  # a pointer of Git LFS is shorter
+NAMES_CODE = re.compile("auto_map|custom_.*")  # fields of a checkpoint's files that name Python code, maybe elsewhere
+LEADING_ELSEWHERE = ("audio_tokenizer_class", "megatron_config")  # to another repo, or a module that is imported
 WHOLE_WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.json")
 NOT_IN_THE_ADAPTER = ("non_lora_*",)  # what scripts for LLaVA and Qwen2-VL train besides it, in files of their own
 
@@ -138,18 +141,26 @@ def _config(name: str, source: Source, **hub: Any) -> dict[str, Any]:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a checkpoint.
+    """Return the object in a JSON file of a checkpoint, without the names of code that it has at any depth.
 
     Raises:
-        CheckpointError: if there is no such file, or it holds something else.
+        CheckpointError: if there is no such file, it holds something else, or it asks for another repo.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file.name} is not a valid JSON file ({error}). Download it again.") from error
+        content = json.loads(file.read_text(encoding="utf-8"), object_hook=_without_code)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file.name} is not valid ({error}). Download it again, or take another.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{file.name} holds a {type(content).__name__}, but must hold an object.")
     return content
+
+
+def _without_code(fields: dict[str, Any]) -> dict[str, Any]:
+    for name, value in fields.items():
+        is_kernel = name.endswith("_implementation") and "/" in str(value)
+        if is_kernel or (value and name in LEADING_ELSEWHERE):
+            raise ValueError(f"its `{name}` asks for code or a model that is not in it")
+    return {name: value for name, value in fields.items() if not NAMES_CODE.fullmatch(name)}
 
 
 def _source_of(path: str, revision: str | None, **hub: Any) -> Source:
@@ -193,7 +204,7 @@ def base_of(path: str, revision: str | None = None, **hub: Any) -> tuple[str, st
         raise CheckpointError(f"{cannot}: its base is not known, since {error}") from error
     base, revision = adapter.get("base_model_name_or_path"), adapter.get("revision")
     remedy = f"Write where the base is into its {ADAPTER_CONFIG}, as `base_model_name_or_path`."
-    if not isinstance(base, str) or not base:
+    if not base or not isinstance(base, str) or not isinstance(revision, str | None):
         raise CheckpointError(f"{cannot}: its base is not known. {remedy}")
     if find_spec("peft") is None:
         raise OptionError(f"{cannot}: an adapter needs PEFT, which is not installed. Run: pip install peft")

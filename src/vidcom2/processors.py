@@ -55,6 +55,21 @@ def restore(processor: ProcessorMixin) -> None:
         processor.__class__ = type(processor).stock_class()  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def processor_fields(config: Any) -> dict[str, Any]:
+    """Return what `processor_config.json` of a repo says of this project's processor: its class and its settings.
+
+    Where the model shortens the prompts, it names no class, or the stock one if Transformers does not have it.
+    """
+    family = FAMILIES[config.model_type]
+    if can_be_counted(config):
+        own = {name: getattr(config, name) for name in COUNTED_BY}
+        return own | {"auto_map": {"AutoProcessor": family.processor}}
+    if family.native:
+        return {}
+    module, _, _ = family.processor.partition(".")
+    return {"auto_map": {"AutoProcessor": f"{module}.{family.stock_processors[0]}"}}
+
+
 def of_whole_prompts(processor: Any) -> Any:
     """Return a processor that writes a placeholder for every token of a video, for prompts with several settings."""
     view = copy.copy(processor)

@@ -48,7 +48,8 @@ def weight_files(paths: Collection[str], read_json: Callable[[str], dict[str, An
     """Return the weight files that Transformers would load from a repo with these paths; some may be missing."""
     if SINGLE_FILE in paths or INDEX not in paths:
         return {SINGLE_FILE}
-    return set((read_json(INDEX).get("weight_map") or {}).values())
+    shards = read_json(INDEX).get("weight_map")
+    return {str(name) for name in shards.values()} if isinstance(shards, dict) else set()
 
 
 def sha256_of(path: Path) -> str:

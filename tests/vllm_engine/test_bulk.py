@@ -8,8 +8,11 @@ import pytest
 from engines import CASES_BY_NAME, ROWS, Case, save_repo, save_stock_repo
 from mixed_requests import BAD, mixed_requests, read_mood
 from typer.testing import CliRunner
+from vllm.v1.engine.exceptions import EngineDeadError
 
+from vidcom2.answering.many_in_vllm import VllmEngine
 from vidcom2.cli.app import app
+from vidcom2.errors import BUG
 
 ENGINE_ARGS = {"enforce_eager": True, "max_model_len": 1024, "block_size": 32, "kv_cache_memory_bytes": 2**26}
 # A stock repo, one whose frames have times, one whose prompt tells the times, and one whose videos are images.
@@ -60,6 +63,35 @@ def test_the_rows_equal_those_of_transformers(name: str, tmp_path: Path) -> None
     assert found_rows == rows(expected)
     answers = [row["answer"] for row in found_rows.values() if "answer" in row]
     assert len(answers) == answered and len(set(answers)) > 5
+
+
+def test_what_a_request_raises_is_its_own_error_and_a_dead_engine_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(engine: Any, prompt: Any, output: Any) -> Any:
+        if prompt.request.id == "r1":
+            output.outputs[0].finish_reason = "error"
+        return {}["x"] if prompt.request.id == "r2" else answer(engine, prompt, output)
+
+    def dead(*_: Any, **__: Any) -> Any:
+        raise EngineDeadError
+
+    save_stock_repo(tmp_path / "repo", CASES_BY_NAME["llava_onevision"])
+    read_mood(tmp_path / "repo")
+    lines = [json.dumps(each) + "\n" for each in mixed_requests(tmp_path, 10)[:4]]
+    (tmp_path / "requests.jsonl").write_text("".join(lines))
+    of_vllm = ("--compression-rounding", "exact", "--engine", "vllm", "--engine-args", json.dumps(ENGINE_ARGS))
+    arguments = command(tmp_path / "repo", tmp_path / "a.jsonl", tmp_path / "requests.jsonl", *of_vllm)
+    answer = VllmEngine._answer
+    monkeypatch.setattr(VllmEngine, "_answer", answered)
+    code, shown, error = vidcom2(*arguments)
+    found = rows(tmp_path / "a.jsonl")
+    assert code == 1 and "Answered: 2 of 4 requests" in shown and "1 of the errors are bugs" in error
+    assert found["r1"]["error"] == "vLLM gave up this request (finish_reason 'error')."
+    assert found["r2"]["error"].startswith(f"{BUG}: KeyError: 'x'")
+    monkeypatch.setattr("vllm.LLM.enqueue", dead)
+    code, _, error = vidcom2(*arguments)
+    assert code == 1 and "EngineDeadError" in error and len(rows(tmp_path / "a.jsonl")) == 2
 
 
 def test_workers_of_ray_with_vllm_give_the_rows_of_transformers(tmp_path: Path) -> None:

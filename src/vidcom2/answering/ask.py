@@ -216,7 +216,7 @@ def _watch(
     scale_while_reading: Any,
 ) -> Watched:
     """Do what `watch` does. The arguments for the chat template are checked as soon as the processor is known."""
-    source = stamped(fspath(video)) if isinstance(video, str | PathLike) else None
+    source = stamped(video)
     video = _with_times(video, fps, times)
     num_frames = whole_number("num_frames", num_frames)
     found = check_model(model, processor, placement, settings)

@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 class Background(Generic[Item, Result]):
-    """Applies a function to items in threads, and hands out the results in the order in which they are ready.
+    """Applies a function to items in threads, and hands out the results.
 
     Items are taken as needed. At most `ahead` of them are in work or wait as results, which bounds the memory.
     Use it in a `with` statement. Its end sets `stopping`, so that running functions can stop, and waits for them.
@@ -23,11 +23,12 @@ class Background(Generic[Item, Result]):
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="vidcom2")
         self._pending: list[Future[Result]] = []
 
-    def take(self, waits: bool) -> Result | None:
+    def take(self, waits: bool, in_order: bool = False) -> Result | None:
         """Return a result that is ready, and raise what the function raised.
 
         Args:
             waits: whether to wait for one if none is ready.
+            in_order: whether it must be that of the first item.
 
         Returns:
             None if no item is left, or if none is ready and this does not wait.
@@ -35,8 +36,9 @@ class Background(Generic[Item, Result]):
         self._submit()
         if not self._pending:
             return None
-        wait(self._pending, timeout=None if waits else 0, return_when=FIRST_COMPLETED)
-        ready = next((future for future in self._pending if future.done()), None)
+        candidates = self._pending[:1] if in_order else self._pending
+        wait(candidates, timeout=None if waits else 0, return_when=FIRST_COMPLETED)
+        ready = next((future for future in candidates if future.done()), None)
         if ready is None:
             return None
         self._pending.remove(ready)

@@ -5,13 +5,19 @@ Nothing here imports PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..checks import check_settings
-from ..configuration.compression_settings import ALL_TOKENS, CompressionSettings, ratio_meant
+from ..configuration.compression_settings import (
+    ALL_TOKENS,
+    COMPRESSION_METHODS,
+    SETTING_NAMES,
+    CompressionSettings,
+    ratio_meant,
+)
 from ..errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
     # Takes the model, a batch of questions and `max_new_tokens`. Returns the ids of the new tokens (B, n), with special
     # tokens after the end of each answer, and the share of the scored tokens that was kept (B,).
     Answerer: TypeAlias = Callable[[VidCom2GenerationMixin, Batch, int], tuple[Tensor, Tensor]]
+
+
+BASELINE = {**ALL_TOKENS, "vision_method": "full"}  # the settings with which the model is its parent
 
 
 @dataclass(frozen=True)
@@ -58,14 +67,14 @@ class Candidate:
 
 
 class AllTokens(Candidate):
-    """The candidate that keeps all tokens, with which the others are compared."""
+    """The candidate that keeps all tokens, with which the others are compared: the stock model."""
 
     def __init__(self) -> None:
-        super().__init__("all tokens", 1.0)
+        super().__init__("all tokens", 1.0, {"vision_method": "full"})
 
     def settings_in(self, config: Any) -> CompressionSettings:
-        """Return the settings that keep all tokens, also where the config has a budget."""
-        return config.compression_settings(**ALL_TOKENS)
+        """Return the settings of the stock model, also where the config has a budget or a vision method."""
+        return config.compression_settings(**BASELINE)
 
 
 def compared_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -83,7 +92,9 @@ def compared_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--methods", "--ratios")) -> list[Candidate]:
+def candidates_of(
+    methods: str, ratios: str, options: tuple[str, str] = ("--methods", "--ratios"), settings: Iterable[str] = ()
+) -> list[Candidate]:
     """Return a candidate for each method at each ratio.
 
     Args:
@@ -91,27 +102,29 @@ def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--meth
             `vidcom2:compression_scoring=released:compression_rounding=exact`.
         ratios: numbers in (0, 1), separated by commas.
         options: the names of the two options, for the errors.
+        settings: the names of settings for all methods that read them.
 
     Raises:
-        OptionError: on a name, a setting or a ratio that is not accepted, or one that is given twice.
+        OptionError: on a name, a setting or a ratio that is not accepted, or one that is given twice; and on a setting
+            that no method reads.
     """
-    words, numbers = _each_once(options[0], methods), _each_once(options[1], ratios)
+    words = [word.strip() for word in methods.split(",")]
+    numbers = [_ratio(word.strip(), options[1]) for word in ratios.split(",")]
+    for option, names in zip(options, (words, [f"{number:g}" for number in numbers])):  # as results call them
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise OptionError(f"`{option}` has {twice[0]!r} twice. Name each once.")
     ratio_is = f"Ratios go in `{options[1]}`."
     candidates = [
-        Candidate(word, _ratio(number, options[1]), _settings(word, options[0], ratio_is))
-        for word, number in product(words, numbers)
+        Candidate(word, number, _settings(word, options[0], ratio_is)) for word, number in product(words, numbers)
     ]
     for candidate in candidates:
         check_settings(candidate.overrides, typed={"compression_method": options[0]})
+    rows = [COMPRESSION_METHODS[candidate.settings["compression_method"]] for candidate in candidates]
+    for name in settings:
+        if name in SETTING_NAMES and not any(row.reads(name) for row in rows):
+            raise OptionError(f"`{name}` is given, but none of {methods} reads it. Leave it out.")
     return candidates
-
-
-def _each_once(option: str, given: str) -> list[str]:
-    words = [word.strip() for word in given.split(",")]
-    twice = [word for word in words if words.count(word) > 1]
-    if twice:
-        raise OptionError(f"`{option}` has {twice[0]!r} twice. Name each once.")
-    return words
 
 
 def _ratio(word: str, option: str) -> float:

@@ -12,10 +12,11 @@ from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
-from ..configuration.compression_settings import ALL_TOKENS, COMPRESSION_METHODS, CompressionSettings
+from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from ..modeling.methods.compression import VideoCompression
 from ..modeling.prompt.prompt_compression import positions_made_for
 from ..video.reading import Video
+from .candidates import BASELINE
 from .generation import EncodedVideos, compress, encode, generate
 from .prompting import prepare_inputs, scored_frames
 from .stopwatch import Stopwatch
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float, float | None], None]
 
 SMALL_MODEL = 100e6  # parameters; a smaller model counts as small
-BASELINE = {**ALL_TOKENS, "vision_method": "full"}  # the settings with which the model is its parent
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import is_watched, path_of_watched
-from ..errors import OptionError, is_out_of_memory, memory_reason, one_line
+from ..errors import OptionError, reason_of
 from ..video.reading import Video, read_video
 from .background import Background
 from .frame_size import size_of_frames
@@ -19,12 +19,11 @@ from .prompting import check_template_arguments
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest
 from .watched import Watched
 
-OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
 MOST_PROMPTS_OF_A_VIDEO = 64  # how many are prepared together
 
 
-class Stopped(Exception):
-    """Raised in a thread that reads a video which is no longer needed."""
+class Stopped(BaseException):
+    """Raised in a thread that reads a video which is no longer needed. It is no error of that video."""
 
 
 @dataclass(eq=False)
@@ -103,15 +102,12 @@ class Engine(ABC):
                             video = request.read_by(read, self.how.num_frames)
                             result.lost_frames = video.lost
                     except Exception as error:
-                        unreadable = refusal(error)
-                        raise
+                        unreadable = reason_of(error, reading=True)
+                        raise OptionError(unreadable) from error
                 template_arguments = {**self.how.chat_template_kwargs, **request.chat_template_kwargs}
                 result.prompts.append(self.prompt(request, video, template_arguments, result))
             except Exception as error:
-                reason = refusal(error)
-                if reason is None:
-                    raise
-                result.refused.append(AnsweredRequest(request, error=reason))
+                result.refused.append(AnsweredRequest(request, error=reason_of(error)))
         return result
 
     def check(self, request: VideoRequest) -> None:
@@ -133,7 +129,7 @@ class Engine(ABC):
         """Return what the engine takes for a request of this group. Raises a ValueError on one that it refuses."""
 
     @abstractmethod
-    def _answered(self, take: Callable[[bool], Prepared | None]) -> Iterator[AnsweredRequest]:
+    def _answered(self, take: Callable[..., Prepared | None]) -> Iterator[AnsweredRequest]:
         """Answer what `Background.take` hands out, until nothing is left."""
 
     def close(self) -> None:  # noqa: B027  (most engines have nothing to end)
@@ -149,12 +145,3 @@ def consecutive(requests: Iterator[VideoRequest]) -> Iterator[list[VideoRequest]
     for _, same in groupby(requests, key=video):
         while group := list(islice(same, MOST_PROMPTS_OF_A_VIDEO)):
             yield group
-
-
-def refusal(error: Exception) -> str | None:
-    """Return why a request has no answer; None for a bug, which the caller must raise."""
-    if is_out_of_memory(error):
-        return OUT_OF_MEMORY.format(memory_reason(error))
-    if isinstance(error, OSError):  # such as no right to read the file, or no space for a download
-        return f"cannot read the video: {one_line(error)}"
-    return one_line(error) if isinstance(error, ValueError) else None

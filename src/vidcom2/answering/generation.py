@@ -150,8 +150,9 @@ def check_encoded_alike(settings: CompressionSettings, encoded_with: Mapping[str
         if asked.get(name) != encoded_with.get(name):
             raise ValueError(
                 f"`{name}` is {getattr(settings, name)!r} for one of several methods or requests, but their videos are "
-                f"encoded once for all, with {', '.join(f'`{k}={v!r}`' for k, v in encoded_with.items())}. Set it "
-                "where the model is loaded, or in `model.config`, and compare encodings in separate runs."
+                f"encoded once for all, with {', '.join(f'`{k}={v!r}`' for k, v in encoded_with.items())}. For "
+                "requests, set it where the model is loaded, or in `model.config`. For `vidcom2 bench`, leave "
+                "--encode-once out."
             )
 
 

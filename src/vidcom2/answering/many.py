@@ -1,13 +1,13 @@
 """`answer_many` asks about many videos. Videos are read and preprocessed ahead, and questions answered in batches."""
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping
-from itertools import count
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..errors import OptionError
+from ..errors import OptionError, brief
 from ..modeling.hosting.in_transformers import CACHE, FORMER_NAME
 from ..placement import Placement
 from ..video.reading import Video
@@ -20,7 +20,7 @@ from .arguments import (
     pop_call_settings,
 )
 from .many_in_transformers import TransformersEngine
-from .requests import AnsweredRequest, HowToAnswer, VideoRequest, request_of
+from .requests import AnsweredRequest, HowToAnswer, VideoRequest, requests_in
 
 
 def answer_many(
@@ -46,8 +46,12 @@ def answer_many(
 
     Threads read and preprocess the next videos while the model runs. Prompts of similar length share a call of
     `generate`, so answers come in a different order than requests. Requests are taken as needed. Consecutive requests
-    about the same video read it once. A mistake in a request, an unreadable video, or too little memory becomes the
-    `error` of that request alone. A batch that does not fit into memory is halved.
+    about the same video read it once. A mistake in a request, an unreadable video, too little memory or a bug becomes
+    the `error` of that request alone. A batch that does not fit into memory is halved.
+
+    After `torch.manual_seed`, `do_sample=True` gives the same answers to the same requests with any number of workers:
+    the model then waits for the videos in the order of the requests. Another `batch_size` or another request before
+    them changes the samples, and so does a batch that is halved.
 
     Args:
         requests: dicts with `video` (a path, a URL, a `Video`, or, with `fps` or `times`, a list of the paths of
@@ -73,10 +77,14 @@ def answer_many(
 
     Raises:
         CheckpointError: at once, if the model cannot be loaded.
-        ValueError: at once, on an argument that is unknown, outside its accepted set, or useless with another.
+        ValueError: at once, on an argument that is unknown, outside its accepted set, or useless with another, and on
+            an id that two requests of a list have; of other iterables, when the second is reached.
     """
-    if isinstance(requests, Mapping | VideoRequest):
-        raise OptionError("`requests` is a single request. Pass a list of them, or another iterable.")
+    if isinstance(requests, Mapping | VideoRequest | str | PathLike):
+        raise OptionError(f"`requests` is {brief(requests)}. Pass a list of requests, or another iterable.")
+    asked = requests_in(requests)
+    if isinstance(requests, Sequence):  # so that an id that two have is found at once
+        asked = iter(list(asked))
     settings = pop_call_settings(arguments)
     placement = Placement(
         device=device,
@@ -104,6 +112,4 @@ def answer_many(
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
     checkpoint, of_calls = checkpoint_of(found, processor, settings)
     engine = TransformersEngine(checkpoint, how, of_calls, arguments, loaded_with=settings)
-    numbered = zip(count(1), requests)
-    asked = (each if isinstance(each, VideoRequest) else request_of(each, number) for number, each in numbered)
     return engine.answers(asked, read)

@@ -15,11 +15,11 @@ from transformers import BatchFeature
 from ..checkpoints import Checkpoint
 from ..checks import is_watched
 from ..configuration.compression_settings import CompressionSettings
-from ..errors import is_out_of_memory, one_line
+from ..errors import is_out_of_memory, reason_of
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..video.reading import Video
 from .arguments import with_tokenizer
-from .engine import Engine, Prepared, refusal
+from .engine import Engine, Prepared
 from .generation import check_encoded_alike, compress, encode, generate, joined
 from .prepared_video import prepare_video
 from .prompting import padded, video_arguments
@@ -79,6 +79,7 @@ class TransformersEngine(Engine):
         self.model.config.compression_settings(**self.settings)  # refuses settings that do not fit together, at once
         super().__init__(checkpoint.processor, how, ahead=how.workers + how.batch_size)
         self.arguments = with_tokenizer(dict(arguments or {}), checkpoint)
+        self.samples = bool(self.arguments.get("do_sample"))
         self.fitting = math.inf  # most tokens of a batch, with padding and answers; lowered when a batch does not fit
         self._of_thread = threading.local()
         self._encoder: Mapping[str, Any] | None = None
@@ -117,12 +118,13 @@ class TransformersEngine(Engine):
             self._of_thread.processor = copy.deepcopy(self.processor)
         return self._of_thread.processor
 
-    def _answered(self, take: Callable[[bool], Prepared | None]) -> Iterator[AnsweredRequest]:
+    def _answered(self, take: Callable[..., Prepared | None]) -> Iterator[AnsweredRequest]:
         held: list[_Prompt] = []
         most = HELD_BATCHES * self.how.batch_size
         while True:
             # With a full batch at hand the model does not wait for more, but takes what is ready, which may fit better.
-            group = take(len(held) < self.how.batch_size)
+            # Samples depend on what shares a batch, so they wait, and take the videos in order.
+            group = take(self.samples or len(held) < self.how.batch_size, in_order=self.samples)
             if group is not None:
                 while (encoded := self.encoded(group, gives_up=not held)) is None:
                     yield from self.answered(self.taken(held))  # which frees memory
@@ -153,27 +155,27 @@ class TransformersEngine(Engine):
                 for request, inputs in group.prompts
             ]
             return of_each, refused
-        settings_of_each = [self._settings(request) for request, _ in group.prompts]
-        kept: dict[tuple[Any, ...], VidCom2VideoFeatures | ValueError] = {}
+        kept: dict[tuple[Any, ...], VidCom2VideoFeatures | str] = {}
         try:
             on_device = BatchFeature(group.video).to(self.model.device)
             video = encode(self.model, on_device, self.model.config.compression_settings())
-            for (request, inputs), settings in zip(group.prompts, settings_of_each, strict=True):
+            for request, inputs in group.prompts:
+                settings = self._settings(request)
                 key = tuple(settings.as_dict().items())
                 if key not in kept:
                     try:
                         kept[key] = compress(self.model, video, settings)
-                    except ValueError as error:  # such as a ratio too low for the method
-                        kept[key] = error
+                    except Exception as error:  # such as a ratio too low for the method
+                        if is_out_of_memory(error):
+                            raise
+                        kept[key] = reason_of(error)
                 features = kept[key]
-                if isinstance(features, ValueError):
-                    refused.append(AnsweredRequest(request, error=one_line(features)))
+                if isinstance(features, str):
+                    refused.append(AnsweredRequest(request, error=features))
                 else:
                     prompts.append(self._prompt(request, inputs, features, settings, group.lost_frames))
         except Exception as error:
-            reason = refusal(error)
-            if reason is None:
-                raise
+            reason = reason_of(error)
             if is_out_of_memory(error) and not gives_up:
                 return None
             return [], group.refused + [AnsweredRequest(request, error=reason) for request, _ in group.prompts]
@@ -216,13 +218,11 @@ class TransformersEngine(Engine):
         return batch
 
     def answered(self, batch: Sequence[_Prompt]) -> Iterator[AnsweredRequest]:
-        """Answer a batch, in halves if it does not fit into memory or the model refuses one of its prompts."""
+        """Answer a batch, in halves if it does not fit into memory or one of its prompts raises anything else."""
         try:
             answers, reason = self._generated(batch), None
         except Exception as error:
-            answers, reason = [], refusal(error)
-            if reason is None:
-                raise
+            answers, reason = [], reason_of(error)
             if is_out_of_memory(error) and len(batch) > 1:
                 self.fitting = len(batch) * max(each.most_tokens for each in batch) / 2
         # This is outside the handler, because the exception holds the failed call's tensors.

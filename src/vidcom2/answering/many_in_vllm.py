@@ -17,13 +17,13 @@ from vllm.exceptions import VLLMClientError
 
 from ..checkpoints import read_config_and_processor
 from ..configuration.compression_settings import CompressionSettings
-from ..errors import OptionError, one_line
+from ..errors import OptionError, one_line, reason_of
 from ..finding_checkpoints import Resolved
 from ..video.reading import Video
 from ..vllm_plugin.compat import why_not
 from ..vllm_plugin.settings import check_engine_can_keep, check_model, has_mrope_positions
 from ..vllm_plugin.unsupported_family import REASONS
-from .engine import Engine, Prepared, refusal
+from .engine import Engine, Prepared
 from .prompting import (
     at_least_a_pair,
     prepare_inputs,
@@ -134,7 +134,7 @@ class VllmEngine(Engine):
         asked |= {"mm_processor_kwargs": request.settings} if request.settings else {}
         return _Prompt(request, asked, video.frames.shape, video.lost)
 
-    def _answered(self, take: Callable[[bool], Prepared | None]) -> Iterator[AnsweredRequest]:
+    def _answered(self, take: Callable[..., Prepared | None]) -> Iterator[AnsweredRequest]:
         while True:
             while len(self._asked) < self.how.batch_size:
                 group = take(not self._asked)
@@ -149,7 +149,12 @@ class VllmEngine(Engine):
                 return
             for output in self.llm.llm_engine.step():
                 if output.finished:
-                    yield self._answer(self._asked.pop(output.request_id), output)
+                    prompt = self._asked.pop(output.request_id)
+                    try:
+                        answer = self._answer(prompt, output)
+                    except Exception as error:
+                        answer = AnsweredRequest(prompt.request, error=reason_of(error))
+                    yield answer
 
     def _add(self, prompt: _Prompt) -> AnsweredRequest | None:
         """Hand a request to vLLM, which preprocesses it. Returns it with an error if vLLM refuses it, as it does with
@@ -160,15 +165,15 @@ class VllmEngine(Engine):
             (number,) = self.llm.enqueue([prompt.for_vllm], greedy, use_tqdm=False)
         except Exception as error:
             # vLLM's own class for what is wrong with a request is no ValueError.
-            reason = one_line(error) if isinstance(error, VLLMClientError) else refusal(error)
-            if reason is None:
-                raise
+            reason = one_line(error) if isinstance(error, VLLMClientError) else reason_of(error)
             return AnsweredRequest(prompt.request, error=reason)
         self._asked[number.partition("-")[0]] = prompt  # outputs have the number without its random ending
         return None
 
     def _answer(self, prompt: _Prompt, output: Any) -> AnsweredRequest:
-        ids, new = output.prompt_token_ids, list(output.outputs[0].token_ids)
+        ids, new, ending = output.prompt_token_ids, list(output.outputs[0].token_ids), output.outputs[0].finish_reason
+        if ending in ("abort", "error"):  # with the tokens that it had until then
+            return AnsweredRequest(prompt.request, error=f"vLLM gave up this request (finish_reason {ending!r}).")
         video_tokens, full = ids.count(self.placeholder), self._full_video_tokens(prompt.shape)
         return AnsweredRequest(
             request=prompt.request,

@@ -2,7 +2,8 @@
 
 Ray restarts workers that die, repeats their work, holds back reading while all are busy, and spreads them over nodes.
 What is here is exact beyond that: a worker writes its answers as one part, whole or not at all, under a name that
-follows from the ids in it. So work that Ray repeats replaces its part, and a request is never answered twice.
+follows from the ids in it. So work that Ray repeats replaces its part, and a request is never answered twice. Ray would
+repeat work without end; here a request with which workers die is found, and gets an error.
 """
 # Ray and PyArrow come with the extra `ray`:
 # pyright: reportMissingImports=false
@@ -11,8 +12,10 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +25,23 @@ import ray.data
 
 from ..checks import local_path
 from ..configuration.compression_settings import CompressionSettings
-from ..errors import OptionError, one_line, sentence
+from ..errors import CheckpointError, OptionError, one_line, sentence
 from ..finding_checkpoints import resolve
 from ..placement import Placement
 from ..records.answer_parts import AnswerParts
 from ..records.fingerprints import certificate_of
 from ..records.jsonl import json_object
 from ..records.run_record import RequestStamp, RunOutput
+from .engine import Engine
 from .questions import id_of
-from .requests import HowToAnswer, VideoRequest, request_of
+from .requests import AnsweredRequest, HowToAnswer, VideoRequest, request_of
 from .start_engine import start_engine
 
 CPUS_OF_READING = 1  # that workers must leave free
+MOST_DEATHS = 2  # of workers with one request alone, or of one that loads the model, before that is given up
+SEE_LOGS = "Perhaps memory ran out. Ray's logs may say more."
+# Ray ends a line of a text at U+2028 and U+0085 too, which JSON may hold. In this encoding no byte is one of these.
+BYTES_AS_TEXT = "cp437"
 WHOLE_NUMBERS = {
     *("id", "num_frames", "max_new_tokens"),
     *(each.name for each in fields(CompressionSettings) if each.type == int | None),
@@ -127,7 +135,7 @@ def requests_on_ray(source: str) -> tuple[Any, str | None]:
         is_parquet = place.rstrip("/").endswith(".parquet") or (is_local and any(Path(place).glob("*.parquet")))
         if is_parquet:
             return ray.data.read_parquet(place), folder
-        return ray.data.read_text(place), folder
+        return ray.data.read_text(place, encoding=BYTES_AS_TEXT), folder
     except (OSError, ValueError, ImportError) as error:
         raise OptionError(f"cannot read the requests {source!r}: {sentence(one_line(error))}") from None
 
@@ -136,7 +144,8 @@ def lines_of(table: pa.Table) -> list[str]:
     """Return rows as lines of JSON. Those of JSONL files are such lines, in the column `text`. In those of Parquet
     files, a null or a NaN means that the key is not given."""
     if table.column_names == ["text"]:
-        return table["text"].to_pylist()
+        lines = (line.encode(BYTES_AS_TEXT) for line in table["text"].to_pylist())
+        return [line.decode("utf-8-sig", errors="surrogateescape") for line in lines]
     rows = ({name: _as_meant(name, value) for name, value in row.items()} for row in table.to_pylist())
     given = ({name: value for name, value in row.items() if value is not None} for row in rows)
     return [json.dumps(row, default=str) for row in given]
@@ -193,8 +202,9 @@ def described(table: pa.Table, folder: str | None) -> pa.Table:
 
 def check_requests(
     requests: Any, folder: str | None, answered: Mapping[str, RequestStamp], output: RunOutput
-) -> tuple[int, int]:
-    """Look at all requests before a model is loaded. Returns how many there are, and how many of them are answered.
+) -> tuple[int, list[str]]:
+    """Look at all requests before a model is loaded. Returns how many there are, and the ids of the answers that are to
+    none of them.
 
     Args:
         answered: what was asked, for each id in the output.
@@ -203,44 +213,61 @@ def check_requests(
         OptionError: on a request without an id, an id that two have, one whose answer is to something else, and if
             there are none or none can be asked.
     """
-    seen: set[str] = set()
-    first, askable = None, 0
-    for batch in requests.map_batches(described, fn_args=(folder,), batch_format="pyarrow").iter_batches(
-        batch_format="pyarrow", batch_size=None
-    ):
-        for row in batch.to_pylist():
+    first, total, askable = None, 0, 0
+
+    def asked() -> Iterator[tuple[str, RequestStamp]]:
+        nonlocal first, total, askable
+        for row in requests.map_batches(described, fn_args=(folder,), batch_format="pyarrow").iter_rows():
             name, problem = row["id"], row["problem"]
             if name is None:
                 raise OptionError(problem)
-            if name in seen:
-                raise OptionError(f"two requests have the id {name!r}. Give each its own.")
-            if name in answered:
-                output.check_answer(name, answered[name], RequestStamp(row["given"], row["video_file"]))
-            seen.add(name)
-            first, askable = first or (problem and f"{name}, {problem}"), askable + (problem is None)
-    if not seen:
+            first, total = first or (problem and f"{name}, {problem}"), total + 1
+            askable += problem is None
+            yield name, RequestStamp(row["given"], row["video_file"])
+
+    others = output.check_answers(answered, asked())
+    if not total:
         raise OptionError("there is no request. Write one JSON object with `id`, `video` and `prompt` a line.")
     if not askable:
-        raise OptionError(f"none of the {len(seen):,} requests can be asked. The first is {first}")
-    return len(seen), len(seen & answered.keys())
+        raise OptionError(f"none of the {total:,} requests can be asked. The first is {first}")
+    return total, others
 
 
 def answered_on_ray(
     requests: Any, work: Work, answered: Mapping[str, RequestStamp], num_workers: int, gpus: int, rows_per_part: int
 ) -> Iterator[dict[str, Any]]:
     """Answer what is not answered, and yield `id` and `error` of each row that is written. `error` is None after an
-    answer."""
+    answer. Raises an OptionError if a worker cannot load the model, or cannot write."""
+    deaths = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Deaths).remote()
     # Nothing may stand before `repartition`: Ray would fuse it with the worker, and give a whole file to one of them.
     parts = requests.repartition(target_num_rows_per_block=rows_per_part).map_batches(
         Worker,
-        fn_constructor_args=(work, ray.put(frozenset(answered))),
+        fn_constructor_args=(work, ray.put(frozenset(answered)), deaths),
         batch_size=rows_per_part,  # which Ray wants to be told where workers have GPUs
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=num_workers),
         num_cpus=0 if gpus else 1,  # reading never waits for workers with a GPU
         num_gpus=gpus,
     )
-    yield from parts.iter_rows()
+    for row in parts.iter_rows():
+        if row["id"] is None:
+            raise OptionError(row["error"])
+        yield row
+
+
+class Deaths:
+    """Counts how often work was begun and not ended: that often, workers died with it. It is a process of its own."""
+
+    def __init__(self) -> None:
+        self.begun: Counter[Hashable] = Counter()
+
+    def begin(self, work: Hashable) -> int:
+        """Note that work begins. Returns how often workers died with it."""
+        self.begun[work] += 1
+        return self.begun[work] - 1
+
+    def end(self, work: Hashable) -> None:
+        del self.begun[work]
 
 
 class Worker:
@@ -248,28 +275,55 @@ class Worker:
 
     Args:
         answered: refers to the ids that are left out.
+        deaths: refers to the `Deaths` of all workers.
     """
 
-    def __init__(self, work: Work, answered: Any) -> None:
+    def __init__(self, work: Work, answered: Any, deaths: Any) -> None:
+        self.work, self.deaths = work, deaths
+        self.answered = ray.get(answered) if isinstance(answered, ray.ObjectRef) else answered
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine with the model, which is loaded for the first part. Raises an OptionError or a CheckpointError."""
         from ..checks import import_methods
 
+        work, worker = self.work, ray.get_runtime_context().get_actor_id()  # which it keeps when it is started again
+        if ray.get(self.deaths.begin.remote(worker)) >= MOST_DEATHS:
+            raise OptionError(f"a worker died {MOST_DEATHS} times while it loaded the model. {SEE_LOGS}")
         for module in work.imported:
             import_methods(module)
-        self.work, self.parts = work, AnswerParts(work.output)
-        self.answered = ray.get(answered) if isinstance(answered, ray.ObjectRef) else answered
         model = resolve(work.model, work.placement, work.settings)
-        self.engine, identity = start_engine(work.engine, model, work.how, work.engine_arguments)
+        engine, identity = start_engine(work.engine, model, work.how, work.engine_arguments)
         if certificate_of(identity) != work.certificate:
             raise OptionError(f"the model {work.model!r} has other files on this node than where the run was started.")
+        ray.get(self.deaths.end.remote(worker))
+        return engine
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        requests = [request_of_line(line, self.work.folder) for line in lines_of(table)]
-        requests = [request for request in requests if request.id not in self.answered]
-        if not requests:
-            return pa.Table.from_pylist([], DONE)
-        rows = list(self.engine.rows(requests))
-        self.parts.add(rows)
+        try:
+            requests = [request_of_line(line, self.work.folder) for line in lines_of(table)]
+            requests = [request for request in requests if request.id not in self.answered]
+            rows = self.rows(requests) if requests else []
+            if rows:
+                AnswerParts(self.work.output).add(rows)
+        except (OptionError, CheckpointError) as error:  # which concerns the whole run
+            rows = [{"id": None, "error": str(error)}]
         return pa.Table.from_pylist([{"id": row["id"], "error": row.get("error")} for row in rows], DONE)
+
+    def rows(self, requests: Sequence[VideoRequest]) -> list[dict[str, Any]]:
+        """Return the rows of requests. After a worker died with them, each is asked alone. One with which workers die
+        gets an error."""
+        engine, work = self.engine, tuple(request.id for request in requests)
+        died = ray.get(self.deaths.begin.remote(work))
+        if died < (MOST_DEATHS if len(requests) == 1 else 1):
+            rows = list(engine.rows(requests))
+        elif len(requests) == 1:
+            error = f"{MOST_DEATHS} workers died while they answered this request alone. {SEE_LOGS}"
+            rows = [AnsweredRequest(requests[0], error=error).row]
+        else:
+            rows = [row for request in requests for row in self.rows([request])]
+        ray.get(self.deaths.end.remote(work))
+        return rows
 
 
 DONE = pa.schema([("id", pa.string()), ("error", pa.string())])

@@ -24,11 +24,8 @@ QUESTION = "⟦question⟧"  # stands for any question while the processor's tex
 
 
 class _Recorder:
-    """A processor's tokenizer, which remembers the text that it was given, and with which arguments.
-
-    Args:
-        num_placeholders: how many the text must have; None if any number is right.
-    """
+    """A processor's tokenizer, which remembers the text that it was given, and with which arguments. It refuses a text
+    with another number of placeholders, unless the number is None."""
 
     def __init__(self, processor: Any, num_placeholders: int | None) -> None:
         self._tokenizer, self._num_placeholders = processor.tokenizer, num_placeholders

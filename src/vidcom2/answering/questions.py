@@ -34,6 +34,9 @@ class Question:
         kind: a label; questions of one kind are also counted by themselves.
         given: the line as it is in the file, with the user's own keys; of a question that is no line, what one would
             hold.
+
+    Raises:
+        OptionError: on right answers or options that no answer of a model could match.
     """
 
     id: str
@@ -45,6 +48,14 @@ class Question:
     given: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, texts, says in (("answers", self.answers, normalised), ("choices", self.choices, str.strip)):
+            of_texts = not isinstance(texts, str) and all(isinstance(each, str) and says(each) for each in texts or ())
+            if texts is not None and not (texts and of_texts):
+                raise OptionError(f"`{name}` is {brief(texts)}, but must be a tuple of texts, at least one")
+        if self.answers is not None and self.choices is not None:
+            is_choice = len(self.answers) == 1 and self.answers[0] in self.choices
+            if not is_choice and right_option(self.answers, self.choices) is None:
+                raise OptionError(f"`answers` is {brief(self.answers)}, but must be one of `choices`, or its letter")
         if not self.given:  # answers are known again by it
             line = {"video": self.video, "question": self.question, "answer": self.answers, "choices": self.choices}
             for name, value in line.items():
@@ -159,8 +170,8 @@ def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
             raise OptionError(f"`answer` is {brief(given['answer'])}, but must be one of `choices`, or its letter")
         answers = (choices[right],)
     kind = given.get("kind")
-    if kind is not None and not isinstance(kind, str):
-        raise OptionError(f"`kind` is {brief(kind)}, but must be a text")
+    if kind is not None and (not isinstance(kind, str) or len(kind.splitlines()) != 1):
+        raise OptionError(f"`kind` is {brief(kind)}, but must be a text of one line")
     if "chat_template_kwargs" in given:
         raise OptionError("`chat_template_kwargs` holds for all questions. Pass it as --chat-template-kwargs")
     video = video_from(given["video"], folder)

@@ -6,7 +6,8 @@ Nothing here imports PyTorch.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..checks import FAMILY_SETTINGS, check_settings, is_watched, whole_number
 from ..configuration.compression_settings import SETTING_NAMES
-from ..errors import ALIKE, OptionError, brief, did_you_mean, sentence
+from ..errors import ALIKE, OptionError, brief, did_you_mean, reason_of, sentence
 from ..records.jsonl import json_object, numbered_lines
 from ..records.run_record import RequestStamp, stamp_of
 from .questions import check_text, choices_of, id_of, prompt_of, video_from
@@ -130,8 +131,11 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
         number: the id of a request that has none.
         folder: the folder that paths are relative to.
     """
-    given, known = dict(given), str(number)
+    known = str(number)
     try:
+        if not isinstance(given, Mapping):
+            raise OptionError(f"it is {brief(given)}, but must be a dict with `video` and `prompt`")
+        given = dict(given)
         known = id_of(given, number)
         if "prompt" in given and "question" in given:
             raise OptionError("it has both `prompt` and `question`. Give one of them")
@@ -165,8 +169,21 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
             settings=_settings(given),
             given=given,
         )
-    except ValueError as error:
-        return VideoRequest(known, given=given, problem=f"the request cannot be asked: {sentence(error)}")
+    except Exception as error:
+        given = given if isinstance(given, dict) else {"request": given}
+        return VideoRequest(known, given=given, problem=f"the request cannot be asked: {sentence(reason_of(error))}")
+
+
+def requests_in(given: Iterable[Mapping[str, Any] | VideoRequest]) -> Iterator[VideoRequest]:
+    """Yield the requests that these are or describe. Raises an OptionError on the second of one id."""
+    seen = set()
+    for number, each in enumerate(given, start=1):
+        request = each if isinstance(each, VideoRequest) else request_of(each, number)
+        if request.id in seen:
+            which = f"{request.id!r} (one without an `id` has its number)"
+            raise OptionError(f"two requests have the id {which}. Give each its own.")
+        seen.add(request.id)
+        yield request
 
 
 def read_requests(path: Path) -> list[VideoRequest]:
@@ -176,27 +193,23 @@ def read_requests(path: Path) -> list[VideoRequest]:
     Raises:
         OptionError: on a file that cannot be read or is empty, and on an id that two lines have.
     """
-    requests: dict[str, VideoRequest] = {}
-    for number, line in numbered_lines(path, "requests"):
+
+    def request_in(line: str, number: int) -> VideoRequest:
         try:
-            request = request_of(json_object(line), number, path.parent)
+            return request_of(json_object(line), number, path.parent)
         except OptionError as error:
             problem = f"the request cannot be asked: {sentence(error)}"
-            request = VideoRequest(str(number), given={"line": line}, problem=problem)
-        if request.id in requests:
-            raise OptionError(
-                f"line {number} of {str(path)!r} has the id {request.id!r} (a line without an `id` has its number), "
-                "which an earlier line has. Give each its own."
-            )
-        requests[request.id] = request
+            return VideoRequest(str(number), given={"line": line}, problem=problem)
+
+    requests = list(requests_in(request_in(line, number) for number, line in numbered_lines(path, "requests")))
     if not requests:
         raise OptionError(f"{str(path)!r} holds no request. Write one JSON object with `video` and `prompt` a line.")
-    return list(requests.values())
+    return requests
 
 
-def requests_of_folder(folder: Path, prompt: str) -> tuple[list[VideoRequest], list[str]]:
-    """Return the same question about each video of a folder and its subfolders, sorted by path, and the names of the
-    files that are left out because they hold no video. Hidden files are skipped.
+def requests_of_folder(folder: Path, prompt: str) -> tuple[list[VideoRequest], dict[str, list[str]]]:
+    """Return the same question about each video of a folder and its subfolders, sorted by path; and what is left out,
+    as lists of names by what they are. Hidden files are skipped.
 
     A file with the suffix of a video counts as one even if it cannot be read, so that its row says why. Other files are
     opened. The id of a request is the path in the folder.
@@ -206,22 +219,36 @@ def requests_of_folder(folder: Path, prompt: str) -> tuple[list[VideoRequest], l
     """
     if not folder.is_dir():
         raise OptionError(f"`--videos` is {str(folder)!r}, but there is no such folder. For one file pass --video.")
-    from ..video.file import is_video
-
-    paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    names, left_out = [], []
-    for path in paths:
-        if not any(part.startswith(".") for part in path.parts):
-            holds = path.suffix.lower() in VIDEO_SUFFIXES or is_video(str(folder / path))
-            (names if holds else left_out).append(path.as_posix())
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if not any(part.startswith(".") for part in name.parts):
+            found.setdefault(_kind_of(path), []).append(name.as_posix())
+    found.pop("folders", None)
+    names = found.pop("videos", [])
     if not names:
-        raise OptionError(
-            f"{str(folder)!r} holds no video, but {len(left_out)} other files. Name a folder with videos."
-        )
+        held = " and ".join(f"{len(others):,} {kind}" for kind, others in found.items()) or "nothing else"
+        raise OptionError(f"{str(folder)!r} holds no video, but {held}. Name a folder with videos.")
     requests = [
         request_of({"id": name, "video": name, "prompt": prompt}, i, folder) for i, name in enumerate(names, start=1)
     ]
-    return requests, left_out
+    return requests, found
+
+
+def _kind_of(path: Path) -> str:
+    """Return what an entry of a folder of videos is."""
+    from ..video.file import is_video
+
+    named_so = path.suffix.lower() in VIDEO_SUFFIXES
+    if path.is_file():
+        return "videos" if named_so or is_video(str(path)) else "files that hold no video"
+    if path.is_symlink():
+        return "links to folders" if path.is_dir() else "links that lead nowhere"
+    if not path.is_dir():
+        return "pipes or devices"
+    if not os.access(path, os.R_OK | os.X_OK):
+        return "folders that cannot be read"
+    return "folders named like videos" if named_so else "folders"
 
 
 def _pictures(given: dict[str, Any], folder: Path) -> tuple[list[str], dict[str, Any]]:
@@ -234,6 +261,8 @@ def _pictures(given: dict[str, Any], folder: Path) -> tuple[list[str], dict[str,
     names = given["video"] = [fspath(each) for each in given["video"]]
     when = {name: given[name] for name in ("fps", "times") if given.get(name) is not None}
     on_a_clock(len(names), when.get("fps"), when.get("times"), None)
+    if "times" in when:
+        when["times"] = [float(each) for each in when["times"]]  # arrays cannot be compared with those of the next
     return [video_from(name, folder) for name in names], when
 
 

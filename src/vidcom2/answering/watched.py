@@ -46,7 +46,8 @@ class Watched:
         features: the features of the kept tokens, on the model's device.
         settings: the settings that the video was compressed with.
         video: the frames; None if the video was loaded by `load_watched`.
-        source: the file that it was read from, and its size and time of change then; None for other videos.
+        source: the file or the pictures that it was read from, and their size and time of change then; None for other
+            videos.
         lost_frames: how many frames of the file could not be decoded.
         prefix, cache: the ids (P,) of the prompt before the question, and the KV cache that `prefill` filled from it;
             None before.
@@ -59,7 +60,7 @@ class Watched:
         features: VidCom2VideoFeatures,
         settings: CompressionSettings,
         video: Video | None = None,
-        source: tuple[str, str] | None = None,
+        source: tuple[str | list[str], str] | None = None,
         lost_frames: int = 0,
     ) -> None:
         self.checkpoint, self.prepared, self.features, self.settings = checkpoint, prepared, features, settings

@@ -23,7 +23,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..checkpoints import Checkpoint
-from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, brief, is_out_of_memory, one_line, sentence
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
@@ -41,7 +41,7 @@ FORMAT = 3
 HEADER, CHECKSUM = "vidcom2", "sha256"  # of the metadata: a JSON text, and the digest of this text
 AGAIN = "Watch the video again: `vidcom2.watch(...)` and `save`."
 # The most that a file may hold. What lies beyond would take a processor minutes, or fill the memory.
-MOST_BYTES, MOST_FRAMES, MOST_TOKENS, MOST_SIDE, MOST_SECONDS = 2**16, 2**14, 2**20, 2**15, 1e10
+MOST_BYTES, MOST_FRAMES, MOST_TOKENS, MOST_SIDE, MOST_SECONDS = 2**20, 2**14, 2**20, 2**15, 1e10
 
 
 # The entries of the header: of which type each is, and for numbers the least and the most. `tensors` is the digest of
@@ -49,7 +49,8 @@ MOST_BYTES, MOST_FRAMES, MOST_TOKENS, MOST_SIDE, MOST_SECONDS = 2**16, 2**14, 2*
 ENTRIES: dict[str, tuple[Any, ...]] = {
     "format": (int, FORMAT, FORMAT),
     "settings": (dict,),
-    **dict.fromkeys(("tensors", "dtype", "weights", "config", "processor", "source", "stamp"), (str,)),
+    **dict.fromkeys(("tensors", "dtype", "weights", "config", "processor", "stamp"), (str,)),
+    "source": (list,),
     **dict.fromkeys(("height", "width"), (int, 1, MOST_SIDE)),
     "scaled_alone": (bool,),
     "fps": (float, 1e-9, 1e12),
@@ -67,6 +68,7 @@ def write_watched(watched: "Watched", path: Path) -> None:
         OptionError: on a file that cannot be written, and on a video that could not be read again.
     """
     features, prepared = watched.features, watched.prepared
+    source, stamp = watched.source or ([], "")
     (compression,) = features.video_compressions
     found = {
         "features": features.pooler_output[0],
@@ -82,7 +84,8 @@ def write_watched(watched: "Watched", path: Path) -> None:
         "tensors": _sha256(tensors),
         "settings": watched.settings.as_dict(),
         **encoder_identity(watched.checkpoint),
-        **dict(zip(("source", "stamp"), watched.source or ("", ""), strict=True)),
+        "source": [source] if isinstance(source, str) else source,
+        "stamp": stamp,
         **dict(zip(("height", "width"), prepared.video.frames.shape[1:3], strict=True)),
         "scaled_alone": prepared.scaled_alone,
         "fps": float(prepared.video.fps),
@@ -138,11 +141,12 @@ def read_watched(
         frames = np.broadcast_to(np.uint8(0), (len(indices), header["height"], header["width"], 3))
         video = Video(frames, indices, header["fps"], header["total_num_frames"])
         (compression,) = features.video_compressions
+        source = header["source"]
         return {
             "prepared": prepare_without_pixels(checkpoint.processor, video, compression, header["scaled_alone"]),
             "features": features,
             "settings": CompressionSettings(**header["settings"]),
-            "source": (header["source"], header["stamp"]) if header["source"] else None,
+            "source": (source[0] if len(source) == 1 else source, header["stamp"]) if source else None,
             "lost_frames": header["lost_frames"],
         }
 
@@ -184,45 +188,39 @@ def _header(file: Any) -> dict[str, Any]:
 
 def _check_header(header: Any) -> None:
     """Check the entries of a header. Raises a ValueError on the first that it cannot have."""
-    version = header.get("format") if type(header) is dict else None
-    if type(version) is int and version != FORMAT:
-        raise OptionError(f"its format is {version}, and this version of vidcom2 reads {FORMAT}")
-    if type(header) is not dict or header.keys() != ENTRIES.keys():
-        raise OptionError(f"its header has other entries than {', '.join(ENTRIES)}")
+    if type(header) is not dict or header.keys() != ENTRIES.keys() or header["format"] != FORMAT:
+        raise OptionError("it is of another version of vidcom2, or `save` did not write its header")
     for name, (kind, *bounds) in ENTRIES.items():
         if type(header[name]) is not kind or (bounds and not bounds[0] <= header[name] <= bounds[1]):
             raise OptionError(f"`{name}` in its header is of another kind, or out of bounds")
-    if header["settings"].keys() != {*SETTING_NAMES}:
-        raise OptionError(f"its settings are others than {', '.join(SETTING_NAMES)}")
-    CompressionSettings(**header["settings"])
-    rows, columns = header["rows"], header["columns"]
-    if (rows, columns) != (0, 0) and rows * columns != header["tokens_per_frame"]:
-        raise OptionError(f"its frames have {rows} × {columns} tokens and {header['tokens_per_frame']}")
-    if header["total_num_frames"] / header["fps"] > MOST_SECONDS:
-        raise OptionError(f"its video lasts longer than {MOST_SECONDS:g} seconds")
+    if not all(type(each) is str for each in header["source"]):
+        raise OptionError("`source` in its header holds more than names")
+    if CompressionSettings(**header["settings"]).as_dict() != header["settings"]:
+        raise OptionError("it lacks some settings")
+    if header["rows"] * header["columns"] != header["tokens_per_frame"] and (header["rows"] or header["columns"]):
+        raise OptionError("`rows` and `columns` in its header are not those of `tokens_per_frame`")
 
 
 def _tensors(file: Any, model: Any) -> dict[str, Tensor]:
     """Return the tensors of a file that is open, if they are those of a watched video and not too large."""
-    levels, given = _levels_of(model), {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (no dict)
+    levels, width = _levels_of(model)
+    given = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (it is no dict)
     for name in {*levels, "frames_indices", "indices"} - given.keys():
         raise OptionError(f"it lacks `{name}`")
     for name, each in given.items():
-        most = MOST_TOKENS * (_width_of(model) if name in levels else 1)
+        most = MOST_TOKENS * (width if name in levels else 1)
         if name not in {*levels, "frames_indices", "indices", "in_prompt"} or math.prod(each.get_shape()) > most:
             raise OptionError(f"it has the tensor {brief(name)}, which is too large, or has no place in it")
     # Clones, since the others are the file itself: whoever writes to it would change them.
     return {name: file.get_tensor(name).clone() for name in given}
 
 
-def _levels_of(model: Any) -> list[str]:
-    """Return the names of the features that a model reads: those of the kept tokens, and what its first layers add."""
+def _levels_of(model: Any) -> tuple[list[str], int]:
+    """Return the names of the features that a model reads, which are those of the kept tokens and what its first layers
+    add to these, and the number of their channels."""
     layers = getattr(getattr(model.model, "visual", None), "deepstack_merger_list", ())
-    return ["features", *(f"deepstack.{number}" for number in range(len(layers)))]
-
-
-def _width_of(model: Any) -> int:
-    return model.config.get_text_config(decoder=True).hidden_size
+    names = ["features", *(f"deepstack.{number}" for number in range(len(layers)))]
+    return names, model.config.get_text_config(decoder=True).hidden_size
 
 
 def _features_of(
@@ -246,9 +244,11 @@ def _features_of(
     indices, times, in_prompt = tensors["indices"], tensors["frames_indices"], tensors.get("in_prompt")
     num_frames, tokens_per_frame = -(-len(times) // frames_together(checkpoint.processor)), header["tokens_per_frame"]
     num_tokens = num_frames * tokens_per_frame
-    if len(times) > MOST_FRAMES or num_tokens > MOST_TOKENS or times[-1].item() / header["fps"] > MOST_SECONDS:
+    seconds = max(times[-1].item(), header["total_num_frames"]) / header["fps"]
+    if len(times) > MOST_FRAMES or num_tokens > MOST_TOKENS or seconds > MOST_SECONDS:
         raise OptionError(
-            f"it has {len(times):,} frames with {num_tokens:,} tokens, but may have {MOST_FRAMES:,} and {MOST_TOKENS:,}"
+            f"it has {len(times):,} frames with {num_tokens:,} tokens in {seconds:g} seconds, but may have at most "
+            f"{MOST_FRAMES:,} with {MOST_TOKENS:,} in {MOST_SECONDS:g}"
         )
     if indices[-1] >= num_tokens:
         raise OptionError(f"it keeps the token {indices[-1]} of {num_tokens}")
@@ -268,7 +268,8 @@ def _features_of(
         in_prompt=None if in_prompt is None else in_prompt.to(model.device),
         layout=layout,
     )
-    shape, levels = (len(compression.placeholders), _width_of(model)), [tensors[name] for name in _levels_of(model)]
+    names, width = _levels_of(model)
+    shape, levels = (len(compression.placeholders), width), [tensors[name] for name in names]
     for level in levels:
         if level.shape != shape or level.dtype != levels[0].dtype or not level.is_floating_point():
             raise OptionError(f"its features are not of shape {shape}, or not all of one dtype")
@@ -293,12 +294,14 @@ def _check_same(path: Path, then: Mapping[str, Any], now: Mapping[str, str]) -> 
             raise OptionError(f"{str(path)!r} was made by another model: {what}. {remedy}")
 
 
-def _has_changed(source: str, then: str) -> bool:
-    """Tell whether a video has changed since. The file may name any path, so nothing is opened or fetched, and only
-    ordinary files on this machine's own paths are looked at: asking for a share would send a password's hash there."""
-    path = Path(source)
-    is_local = path.is_absolute() and not source.startswith(("//", "\\\\")) and path.is_file()
-    return is_local and video_changed(then, video_stamp(source))
+def _has_changed(source: list[str], then: str) -> bool:
+    """Tell whether a video, or one of its pictures, has changed since. The file may name any path, so nothing is opened
+    or fetched, and only ordinary files on this machine's own paths are looked at: asking for a share would send a
+    password's hash there."""
+    is_local = all(
+        Path(name).is_absolute() and not name.startswith(("//", "\\\\")) and Path(name).is_file() for name in source
+    )
+    return is_local and video_changed(then, video_stamp(source[0] if len(source) == 1 else source))
 
 
 def _digest(text: str) -> str:

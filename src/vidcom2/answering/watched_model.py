@@ -31,16 +31,29 @@ def encoder_identity(checkpoint: Checkpoint) -> dict[str, str]:
     """Return what the features of a video and its place in a prompt depend on besides the settings: all weights but the
     language model's, their config, and the processor."""
     inner: Any = checkpoint.model.model
-    processor: Any = checkpoint.processor
-    # The chat template is read anew for each question.
-    own = {name: value for name, value in vars(processor).items() if name != "chat_template"}
-    of_processor = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
     return {
         "dtype": str(inner.dtype),
         "weights": _weights(inner),
         "config": _of_json(_declared(inner.config, without=("text_config",))),
-        "processor": _of_json([processor.video_processor.to_dict(), of_processor]),
+        "processor": processor_identity(checkpoint.processor, of_video=True),
     }
+
+
+def processor_identity(processor: Any, of_video: bool = False) -> str:
+    """Return a digest of what a processor makes of a prompt or, if asked, of its video alone, for which the vocabulary
+    and the chat template do not count."""
+    own = {name: value for name, value in vars(processor).items() if isinstance(value, bool | int | float | str)}
+    of_text = {"chat_template": own.pop("chat_template", None), "vocabulary": processor.tokenizer.get_vocab()}
+    return _of_json([processor.video_processor.to_dict(), own, *([] if of_video else [of_text])])
+
+
+def model_identity(model: Any) -> dict[str, str]:
+    """Return what answers depend on besides the processor and the settings: all weights and the config.
+
+    Raises:
+        OptionError: if weights are offloaded, so that they are not in memory.
+    """
+    return {"weights": _weights(model, without=()), "config": _of_json(_declared(model.config))}
 
 
 def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
@@ -53,16 +66,16 @@ def _declared(config: Any, without: Sequence[str] = ()) -> dict[str, Any]:
     return own | {name: _declared(each) for name, each in inner.items() if isinstance(each, PreTrainedConfig)}
 
 
-def _weights(module: nn.Module) -> str:
-    """Return a sha256 of the encoder's adapters that are on, and of sums over the rows and the columns of each of its
+def _weights(module: nn.Module, without: tuple[str, ...] = LANGUAGE_MODEL) -> str:
+    """Return a sha256 of the adapters that are on, and of sums over the rows and the columns of each of its
     weights, in whole numbers: exact, the same on each device, and quick, since no weight leaves its device.
 
     Raises:
         OptionError: on weights that are not in memory.
     """
-    total = hashlib.sha256(json.dumps([*_adapters(module, LANGUAGE_MODEL)], default=str).encode())
+    total = hashlib.sha256(json.dumps([*_adapters(module, without)], default=str).encode())
     for name, value in module.state_dict().items():
-        if not isinstance(value, Tensor) or not value.numel() or name.startswith(LANGUAGE_MODEL):
+        if not isinstance(value, Tensor) or not value.numel() or name.startswith(without):
             continue
         if value.device.type == "meta":
             raise OptionError("the model's weights are offloaded, so it cannot be told which model this is.")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -64,6 +65,8 @@ for name, command in COMMANDS.items():
 
 def main() -> None:
     """Run the `vidcom2` command."""
+    if isinstance(sys.stdout, TextIOWrapper):  # names of files may have characters that it cannot write
+        sys.stdout.reconfigure(errors="backslashreplace")
     if "--json" in sys.argv:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     app()

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 METHODS = (*COMPRESSION_METHODS, "vidcom2:compression_scoring=released")
 FOLDER = Path("vidcom2-bench")
+REPEATABLE = ("num_frames", "batch_size")
+RECORDED = ("max_new_tokens", "repeats", "method", "retention_ratio", "encode_once", "seed")
 # The values that `--quick` gives to options that the user left out.
 QUICK: dict[str, Any] = {
     "model_size": [SMALL],
@@ -204,7 +206,7 @@ class BenchOptions:
             raise OptionError(f"`--model` is {self.model!r} and `--model-size` {self.model_size}. Pass one of them.")
         for name in self.model_size or ():
             size_named(name)
-        for name in ("model_size", "num_frames", "batch_size", "attn_implementation"):
+        for name in ("model_size", "attn_implementation", *REPEATABLE):
             given = getattr(self, name) or []
             twice = [value for value in given if given.count(value) > 1]
             if twice:
@@ -212,11 +214,7 @@ class BenchOptions:
         check_settings(self.settings)
         assert self.method is not None and self.retention_ratio is not None and self.dtype is not None
         named = ",".join(self.method), ",".join(self.retention_ratio), ("--method", "--retention-ratio")
-        candidates = [self._with_settings(each) for each in candidates_of(*named)]
-        methods = {COMPRESSION_METHODS[each.settings["compression_method"]] for each in candidates}
-        for name in self.settings:
-            if name in SETTING_NAMES and not any(method.reads(name) for method in methods):
-                raise OptionError(f"`{name}` is given, but none of {', '.join(self.method)} reads it. Leave it out.")
+        candidates = [self._with_settings(each) for each in candidates_of(*named, self.settings)]
         of_tower = [item for each in candidates for item in each.settings.items() if item[0].startswith("vision_")]
         if self.encode_once and of_tower:
             name, value = of_tower[0]
@@ -349,19 +347,7 @@ def _measured_model(
             weights="the checkpoint's" if size is None else f"random, seed {options.seed}",
             **certificate_of(checkpoint.identity),
             **about_video,
-            options={
-                name: getattr(options, name)
-                for name in (
-                    "num_frames",
-                    "batch_size",
-                    "max_new_tokens",
-                    "repeats",
-                    "method",
-                    "retention_ratio",
-                    "encode_once",
-                    "seed",
-                )
-            },
+            options={name: getattr(options, name) for name in (*REPEATABLE, *RECORDED)},
             settings=options.settings,
             memory="allocated by PyTorch" if device.type == "cuda" else "of the process (VmHWM)",
             statistic="medians of turns",
@@ -473,7 +459,7 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
             print_line(f"[yellow]Not measured:[/] {escape(line)}")
         if not content["complete"]:
             print_line("[yellow]Stopped early:[/] some contenders had fewer turns than were asked for.")
-        out.print(notes(shown), highlight=False, style="dim")
+        out.print(notes(shown, rows), highlight=False, style="dim")
         print_line(escape(f"In {path.parent}: {', '.join(each.name for each in (path, *plots))}"))
         print_verdict(verdict_of_bench(rows))
     if as_json:

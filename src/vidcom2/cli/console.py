@@ -32,7 +32,7 @@ from typer.core import TyperCommand
 
 from ..checks import import_methods
 from ..configuration.compression_settings import CompressionSettings
-from ..errors import OptionError, is_out_of_memory, memory_reason, option_name, transformers_problem
+from ..errors import BUG, OptionError, is_out_of_memory, memory_reason, option_name, transformers_problem
 from ..families import FAMILIES
 from ..placement import Placement
 from ..presets import RECOMMENDED
@@ -86,6 +86,20 @@ def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator
         shown = escape(" ".join(as_typed(message).split()))
         err.print("[bold red]Error:[/]", shown, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
+
+
+def exit_with(errors: Sequence[str]) -> None:
+    """End a command some of whose requests or questions have errors, each given behind its name. Bugs are reported.
+
+    Raises:
+        typer.Exit: with code 1 if one of them is a bug, 3 if there are others.
+    """
+    bugs = [error for error in errors if f": {BUG}" in error]
+    if bugs:
+        report = f"{len(bugs):,} of the errors are bugs in vidcom2. Please report the first, with the command, and: "
+        err.print("[bold red]Error:[/]", escape(f"{report}{versions()}. {bugs[0]}"), highlight=False, soft_wrap=True)
+    if errors:
+        raise typer.Exit(1 if bugs else SOME_ERRORS)
 
 
 class Command(TyperCommand):

@@ -12,10 +12,9 @@ from rich.markup import escape
 
 from ..answering.candidates import Candidate, candidates_of
 from ..answering.questions import Question, checked_questions, read_questions
-from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
-from ..errors import OptionError, written_to
+from ..errors import written_to
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
-from ..evaluation.tables import named, table, without_options
+from ..evaluation.tables import named, table, unanswered
 from ..finding_checkpoints import Resolved, resolve
 from ..placement import Placement
 from ..records.fingerprints import certificate_of, check_loaded, identity_of
@@ -25,8 +24,8 @@ from ..toys import toy_of
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
     INTERRUPTED,
-    SOME_ERRORS,
     command_line,
+    exit_with,
     imported_files,
     one_line_errors,
     print_line,
@@ -107,12 +106,7 @@ class EvalOptions:
         """Check the options and return the model and the candidates. Raises an OptionError or a CheckpointError."""
         model = resolve(self.model, self.placement, self.settings)
         template_arguments(self.chat_template_kwargs)
-        candidates = candidates_of(self.methods, self.ratios)
-        for name in self.settings:
-            methods = {each.settings["compression_method"] for each in candidates}
-            if name in SETTING_NAMES and not any(COMPRESSION_METHODS[method].reads(name) for method in methods):
-                raise OptionError(f"`{name}` is given, but none of {self.methods!r} reads it. Leave it out.")
-        return model, candidates
+        return model, candidates_of(self.methods, self.ratios, settings=self.settings)
 
     def arguments(self, model: Resolved) -> dict[str, Any]:
         """Return what the answers depend on, which must be the same when a run is continued."""
@@ -171,12 +165,11 @@ def eval_command(options: EvalOptions) -> None:
     for result in results:
         if "refused" in result:
             print_line(f"[yellow]Refused:[/] {escape(named(result))}, {escape(result['refused'])}")
-    for line in without_options(results):
-        print_line(f"[yellow]Named no option:[/] {escape(line)}")
+    for line in unanswered(results):
+        print_line(f"[yellow]Not answered:[/] {escape(line)}")
     print_line(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
     print_verdict(verdict_of_eval(results))
-    if errors:
-        raise typer.Exit(SOME_ERRORS)
+    exit_with([f"{row['id']}: {row['error']}" for row in errors])
 
 
 def _evaluated(

@@ -4,7 +4,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,19 +15,19 @@ from rich.markup import escape
 
 from ..answering.requests import HowToAnswer, VideoRequest, read_requests, requests_of_folder
 from ..checks import check_settings
-from ..errors import OptionError, how_to_install, option_name
+from ..errors import OptionError, how_to_install, one_line, option_name
 from ..finding_checkpoints import Resolved, resolve
 from ..records.fingerprints import check_loaded, identity_of
 from ..records.provenance import commit, is_dirty
 from ..records.run_record import AnswerFile, RunOutput, versions_of_answers
 from .checking import REQUEST_KEYS, check_rows, rows_of_requests
-from .console import INTERRUPTED, SOME_ERRORS, imported_files, one_line_errors, print_line, progress_bar
+from .console import INTERRUPTED, exit_with, imported_files, one_line_errors, print_line, progress_bar
 from .loading import announce_demo, import_libraries, json_option, template_arguments
 from .run_options import DEFAULT_PROMPT, RunOptions
 
 
 def requests_of(options: RunOptions) -> list[VideoRequest]:
-    """Return what is asked, and print how many files of a folder are left out.
+    """Return what is asked, and print what is left out of a folder.
 
     Raises:
         OptionError: on a file or a folder without requests, or options that exclude each other.
@@ -36,8 +36,8 @@ def requests_of(options: RunOptions) -> list[VideoRequest]:
         raise OptionError("`--videos` and `--requests` are both given. Pass one of them.")
     if options.requests is None:
         requests, left_out = requests_of_folder(options.videos or Path(), options.prompt or DEFAULT_PROMPT)
-        if left_out:
-            print_line(f"Left out: {len(left_out):,} files that hold no video. The first is {escape(left_out[0])}")
+        for kind, names in left_out.items():
+            print_line(f"Left out: {len(names):,} {kind}. The first is {escape(one_line(names[0]))}")
         return requests
     if options.prompt is not None:
         raise OptionError("`--prompt` is given, but each line of `--requests` has its own. Leave it out.")
@@ -84,13 +84,14 @@ def how_to_answer(options: RunOptions) -> HowToAnswer:
 
 @dataclass
 class Counts:
-    """How many requests there are, how many of them were answered before and now, and how many ended in an error."""
+    """How many requests there are, how many of them were answered before and now, which ended in an error, and which
+    ids in the output are of none of these requests."""
 
     requests: int
     before: int
+    others: Sequence[str] = ()
     answers: int = 0
-    errors: int = 0
-    first_error: str | None = None
+    errors: list[str] = field(default_factory=list)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Count a row that was written."""
@@ -98,15 +99,14 @@ class Counts:
         if error is None:
             self.answers += 1
         else:
-            self.errors += 1
-            self.first_error = self.first_error or f"{row['id']}: {error}"
+            self.errors.append(one_line(f"{row['id']}: {error}"))
 
 
 def answer_into(output: RunOutput, answer: Callable[[], Counts]) -> None:
     """Answer requests while other runs are kept out, and print how many were answered.
 
     Raises:
-        typer.Exit: with code 3 if requests ended in an error, 130 after Ctrl-C.
+        typer.Exit: with code 3 if requests ended in an error, 1 if one of these is a bug, 130 after Ctrl-C.
     """
     started = time.perf_counter()
     try:
@@ -119,10 +119,13 @@ def answer_into(output: RunOutput, answer: Callable[[], Counts]) -> None:
         f"Answered: {counts.before + counts.answers:,} of {counts.requests:,} requests ({counts.before:,} before), "
         f"in {time.perf_counter() - started:.1f} s. In {escape(output.name)}"
     )
+    if counts.others:
+        first = escape(one_line(counts.others[0]))
+        print_line(f"Also there: {len(counts.others):,} answers to requests not asked now. The first is {first}")
     if counts.errors:
-        first = escape(str(counts.first_error))
-        print_line(f"[yellow]Errors:[/] {counts.errors:,}, which the same command asks again. The first is {first}")
-        raise typer.Exit(SOME_ERRORS)
+        number, first = f"{len(counts.errors):,}", escape(counts.errors[0])
+        print_line(f"[yellow]Errors:[/] {number}, which the same command asks again. The first is {first}")
+    exit_with(counts.errors)
 
 
 def run_many(options: RunOptions) -> None:
@@ -153,9 +156,10 @@ def run_many(options: RunOptions) -> None:
 def _answer_file(path: Path) -> AnswerFile:
     if path.suffix != ".jsonl":
         raise OptionError(f"`--output` is {str(path)!r}, but must end in .jsonl.")
-    if not path.parent.is_dir():
-        raise OptionError(f"`--output` is {str(path)!r}, but there is no folder {str(path.parent)!r}.")
-    return AnswerFile(path)
+    file = AnswerFile(path)
+    if not file.path.parent.is_dir():
+        raise OptionError(f"`--output` is {str(path)!r}, but there is no folder {str(file.path.parent)!r}.")
+    return file
 
 
 def _answer(
@@ -163,11 +167,9 @@ def _answer(
 ) -> Counts:
     """Answer the requests that are left."""
     answered = file.answered()
-    for request in requests:
-        if request.id in answered:
-            file.check_answer(request.id, answered[request.id], request.stamp)
+    others = file.check_answers(answered, ((request.id, request.stamp) for request in requests))
     left = [request for request in requests if request.id not in answered]
-    counts = Counts(len(requests), before=len(requests) - len(left))
+    counts = Counts(len(requests), len(requests) - len(left), others)
     if not left:
         return counts
     if options.engine == "transformers":

@@ -81,7 +81,8 @@ def _answer(options: RunOptions, source: str, model: Resolved, arguments: dict[s
         config_and_processor(model)  # before workers start
     announce_demo(options.model)
     answered = parts.answered()
-    total, before = check_requests(requests, folder, answered, parts)
+    total, others = check_requests(requests, folder, answered, parts)
+    before = len(answered) - len(others)
     parts.claim(arguments, commit_of_run())
     work = Work(
         model=_from_anywhere(options.model) if options.model and Path(options.model).is_dir() else options.model,
@@ -95,7 +96,7 @@ def _answer(options: RunOptions, source: str, model: Resolved, arguments: dict[s
         engine_arguments=arguments.get("engine_args", {}),
         how=how_to_answer(options),
     )
-    counts = Counts(total, before)
+    counts = Counts(total, before, others)
     if before == total:
         return counts
     with progress_bar() as progress:

@@ -9,7 +9,7 @@ from ..measuring.tables import method_name
 if TYPE_CHECKING:
     from ..answering.comparison import Comparison
 
-FEW_QUESTIONS = 30
+FEW_VIDEOS = 30
 
 
 def verdict_of_run(result: "Comparison") -> str:
@@ -19,13 +19,14 @@ def verdict_of_run(result: "Comparison") -> str:
     if full is not None:
         same = short.answer.strip() == full.answer.strip()
         parts = ["same answer" if same else "a different answer than with all tokens", *parts]
-        parts.append(f"prefill {_faster(full.prefill_seconds, short.prefill_seconds)}")
+        parts.append(f"prefill {_faster(full.prefill_seconds / max(short.prefill_seconds, 1e-9))}")
     has_budget = result.settings.get("max_video_tokens") is not None  # which may keep less than the ratio
     return f"{percent(round(result.kept_share, 3) if has_budget else result.retention_ratio)}: {', '.join(parts)}"
 
 
 def verdict_of_bench(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return what VidCom² saves in the last setup, or what the first method saves if VidCom² was not measured.
+    """Return what VidCom² saves in the last setup, or what the first method saves if VidCom² was not measured. It is
+    compared with all tokens within each round, as in the table.
 
     Args:
         rows: as `read_results` returns them.
@@ -39,15 +40,18 @@ def verdict_of_bench(rows: Sequence[Mapping[str, Any]]) -> str | None:
     if whole is None or not others:
         return None
     row = next((row for row in others if row["method"].startswith("vidcom2")), others[0])
-    before, after = whole["seconds"], row["seconds"]
     parts = [_fewer(whole["video_tokens"], row["video_tokens"])]
+    rounds = min(len(whole["turns"]), len(row["turns"]))
     for what, name in (("prefill", "prefill"), ("end to end", "end_to_end")):
-        parts.append(f"{what} {_faster(before[name], after[name])}")
-    return f"{percent(row['retention_ratio'])}, {row['num_frames']} frames, {method_name(row)}: {', '.join(parts)}"
+        saved = (row["saved"][name], *row["saved_range"][name]) if rounds > 1 else (row["saved"][name],)
+        parts.append(f"{what} {_faster(*(1 / (1 - share) for share in saved))}")
+    found = f"{percent(row['retention_ratio'])}, {row['num_frames']} frames, {method_name(row)}: {', '.join(parts)}"
+    return f"{found}; {f'medians of {rounds} rounds' if rounds > 1 else 'one round'}"
 
 
 def verdict_of_eval(results: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return which method did best at each ratio, by accuracy or, if no answers are known, by agreement.
+    """Return which methods did best at each ratio, by accuracy or, if no answers are known, by agreement. Those that
+    refused a question have answered others, and are not compared.
 
     Args:
         results: as `summary` returns them, beginning with all tokens.
@@ -56,22 +60,23 @@ def verdict_of_eval(results: Sequence[Mapping[str, Any]]) -> str | None:
     measure, what = "accuracy", "right answers"
     if whole["accuracy"] is None:
         measure, what = "agreement", "answers as with all tokens"
-    best: dict[float, Mapping[str, Any]] = {}
-    for each in (result for result in others if result[measure]):  # nobody is best with nothing right
-        ratio = each["retention_ratio"]
-        if ratio not in best or each[measure] > best[ratio][measure]:
-            best[ratio] = each
     if not others:
         return None
-    ratios = sorted(best, reverse=True)
-    parts = [f"{best[each]['method']} at {percent(each)} with {_points(best[each][measure])}" for each in ratios]
+    parts = []
+    for ratio in sorted({each["retention_ratio"] for each in others}, reverse=True):
+        of_ratio = [each for each in others if each["retention_ratio"] == ratio]
+        most = max(each[measure] for each in of_ratio)
+        names = " and ".join(each["method"] for each in of_ratio if each[measure] == most)
+        parts += [f"{names} at {percent(ratio)} with {_points(most)}"] * (most > 0)  # nobody is best with nothing right
     of_all = f"; all tokens have {_points(whole['accuracy'])}" if measure == "accuracy" else ""
     found = f"Most {what}: {', '.join(parts)}" if parts else f"No {what} by any method at any ratio"
-    return f"{found}{of_all}{_caution(whole['questions'])}"
+    return f"{found}{of_all}{_caution(whole[f'{measure}_videos'])}"
 
 
-def _caution(num_questions: int) -> str:
-    return f". {num_questions} questions tell little: see the intervals" if num_questions < FEW_QUESTIONS else ""
+def _caution(num_videos: int) -> str:
+    if num_videos == 1:
+        return ". 1 video says nothing about others: there is no interval"
+    return f". {num_videos} videos tell little: see the intervals" if num_videos < FEW_VIDEOS else ""
 
 
 def percent(share: float) -> str:
@@ -86,6 +91,8 @@ def _fewer(before: int, after: int) -> str:
     return f"{before / max(after, 1):.1f}× fewer video tokens"
 
 
-def _faster(before: float, after: float) -> str:
-    times = before / max(after, 1e-9)
-    return f"{times:.1f}× faster" if times >= 1 else f"{1 / max(times, 1e-9):.1f}× slower"
+def _faster(times: float, *between: float) -> str:
+    """Return how many times as fast something is, and between what: "4.0× faster (3.8 to 4.1)"."""
+    word, *shown = ("faster", times, *between) if times >= 1 else ("slower", 1 / times, *(1 / each for each in between))
+    least_most = f" ({min(shown[1:]):.1f} to {max(shown[1:]):.1f})" if between else ""
+    return f"{shown[0]:.1f}× {word}{least_most}"

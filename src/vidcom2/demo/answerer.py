@@ -18,8 +18,9 @@ from typing import Any, Literal
 import torch
 from transformers import BatchFeature, StoppingCriteria, TextStreamer
 
+from ..answering.candidates import BASELINE
 from ..answering.chats import Prompt
-from ..answering.comparison import BASELINE, Measured, measured_of, steady_threads, timed_answer
+from ..answering.comparison import Measured, measured_of, steady_threads, timed_answer
 from ..answering.generation import EncodedVideos, compress, encode
 from ..answering.prepared_video import PreparedVideo, prepare_video
 from ..answering.prompting import video_arguments

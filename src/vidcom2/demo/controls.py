@@ -33,7 +33,7 @@ CONTROLS = (
         "compression_rounding",
         "Rounding of budgets",
         "How a frame's share of the tokens becomes a whole number.",
-        ("ceil", "round", "exact"),
+        ("exact", "ceil", "round"),
     ),
     Control(
         "compression_scoring",

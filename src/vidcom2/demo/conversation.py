@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..answering.comparison import Measured
-from ..answering.engine import refusal
+from ..errors import BUG, reason_of
 from .answerer import SIDES, Answerer, EncodedClip, Side
 
 NO_QUESTION = "There is no question. Write one about the clip."
@@ -89,8 +89,8 @@ def problem_of(error: Exception, path: str | None = None) -> str:
 
     An error that is a bug is raised again.
     """
-    reason = refusal(error)
-    if reason is None:
+    reason = reason_of(error)
+    if reason.startswith(BUG):
         raise error
     reason = reason if path is None else reason.replace(path, Path(path).name)
     return reason[:1].upper() + reason[1:]

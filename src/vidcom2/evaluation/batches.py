@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ from torch import Tensor
 from ..answering.candidates import AllTokens, Candidate
 from ..answering.generation import Batch, EncodedVideos, compress, encode, generate, joined
 from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT, THOUGHT_MARKS
-from ..answering.prepared_video import PreparedVideo, prepare_video
-from ..answering.prompting import padded
+from ..answering.prepared_video import prepare_video
+from ..answering.prompting import padded, video_arguments
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
@@ -26,24 +26,29 @@ PROMPT_END = 16  # tokens at the end of a prompt, among which a template begins 
 
 
 def rows_of_batch(shown: "ShownFrames", questions: Sequence[Question], max_new_tokens: int) -> list[dict[str, Any]]:
-    """Return the rows of a batch of questions."""
-    errors: dict[str, str] = {}
+    """Return the rows of a batch of questions. What all tokens refuse is the error of that question."""
+    rows: dict[str, dict[str, Any]] = {}
     prepared: list[PreparedQuestion] = []
     for question in questions:
         try:
             prepared.append(shown.prepared(question))
         except ValueError as error:
-            errors[question.id] = one_line(error)
+            rows[question.id] = row_of(question, error=one_line(error))
+    batches: dict[str, Batch] = {}
     answers: dict[str, dict[str, Any]] = {each.question.id: {} for each in prepared}
-    for label, given in (_answers(shown, prepared, max_new_tokens) if prepared else {}).items():
-        for each, answer in zip(prepared, given, strict=True):
-            answers[each.question.id][label] = answer
-    return [
-        row_of(question, error=errors[question.id])
-        if question.id in errors
-        else row_of(question, answers=answers[question.id])
-        for question in questions
-    ]
+    for candidate in shown.candidates:
+        found = _answers_of(candidate, shown.checkpoint, prepared, max_new_tokens, batches) if prepared else []
+        for each, answer in zip(prepared, found, strict=True):
+            answers[each.question.id][candidate.label] = answer
+            whole = answers[each.question.id][AllTokens().label]
+            if "refused" in whole:
+                rows[each.question.id] = row_of(each.question, error=whole["refused"])
+            elif "text" in answer:
+                answer["correct"] = each.question.is_correct(answer["text"])
+                answer["agrees"] = each.question.agree(answer["text"], whole["text"])
+        if any(each.question.id in rows for each in prepared):
+            prepared, batches = [each for each in prepared if each.question.id not in rows], {}
+    return [rows.get(each.id) or row_of(each, answers=answers[each.id]) for each in questions]
 
 
 def row_of(question: Question, **found: Any) -> dict[str, Any]:
@@ -55,9 +60,25 @@ def row_of(question: Question, **found: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+class SeenVideo:
+    """A video as the processor prepared it, and what the vision tower makes of it, by the settings of the tower."""
+
+    def __init__(self, of: Checkpoint, video: Video) -> None:
+        self.model, self._encoded = of.model, dict[str, EncodedVideos]()
+        self.written, inputs = prepare_video(of.processor, video, of.model)
+        self._inputs = video_arguments(of.model, inputs)
+
+    def encoded(self, settings: CompressionSettings) -> EncodedVideos:
+        """Return the video, encoded with these settings. Raises a ValueError if the model refuses it."""
+        tower = str(settings.vision_settings())
+        if tower not in self._encoded:
+            self._encoded[tower] = encode(self.model, self._inputs, settings)
+        return self._encoded[tower]
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedQuestion:
-    """A question about a video that is encoded.
+    """A question about a video.
 
     Attributes:
         inputs: its inputs for a batch of one, without pixels.
@@ -65,13 +86,13 @@ class PreparedQuestion:
 
     question: Question
     inputs: dict[str, Any]
-    video: EncodedVideos
+    video: SeenVideo
 
 
 class ShownFrames:
     """The candidates, and the reader of the frames that they are shown.
 
-    It reads and encodes the videos of questions, and keeps the last one for further questions about it.
+    It reads the videos of questions, and keeps the last one for further questions about it.
     """
 
     def __init__(
@@ -85,31 +106,25 @@ class ShownFrames:
         self.template_arguments = template_arguments
         self.checkpoint, self.num_frames, self.read = checkpoint, num_frames, read
         self.candidates = candidates  # all tokens come first, since the others agree with them
-        self.held: tuple[str, tuple[PreparedVideo, EncodedVideos] | ValueError] | None = None
+        self.held: tuple[str, SeenVideo | ValueError] | None = None
 
     def prepared(self, question: Question) -> PreparedQuestion:
-        """Return a question with its inputs and its encoded video.
+        """Return a question with its inputs and its video.
 
         Raises:
-            ValueError: on a video that cannot be read, or that the processor or the model refuses.
+            ValueError: on a video that cannot be read, or that the processor refuses.
         """
+        of = self.checkpoint
         if self.held is None or self.held[0] != question.video:
             try:
-                self.held = question.video, self._encoded(question.video)
+                self.held = question.video, SeenVideo(of, self.read(question.video, self.num_frames))
             except ValueError as error:
                 self.held = question.video, error
-        held = self.held[1]
-        if isinstance(held, ValueError):
-            raise held
-        written, encoded = held
-        of = self.checkpoint
-        inputs = written.prompt(of.processor, of.model, question.prompt, self.template_arguments)
-        return PreparedQuestion(question, inputs, encoded)
-
-    def _encoded(self, video: str) -> tuple[PreparedVideo, EncodedVideos]:
-        model = self.checkpoint.model
-        written, inputs = prepare_video(self.checkpoint.processor, self.read(video, self.num_frames), model)
-        return written, encode(model, inputs, model.config.compression_settings())
+        video = self.held[1]
+        if isinstance(video, ValueError):
+            raise video
+        inputs = video.written.prompt(of.processor, of.model, question.prompt, self.template_arguments)
+        return PreparedQuestion(question, inputs, video)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -117,43 +132,36 @@ class ShownFrames:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _answers(
-    shown: ShownFrames, prepared: Sequence[PreparedQuestion], max_new_tokens: int
-) -> dict[str, list[dict[str, Any]]]:
-    """Return label -> answers to these questions, for each candidate."""
-    processor: Any = shown.checkpoint.processor
-    tokenizer = processor.tokenizer
-    batch = Batch(padded([each.inputs for each in prepared], tokenizer), tuple(each.video for each in prepared))
-    answers: dict[str, list[dict[str, Any]]] = {}
-    for candidate in shown.candidates:
-        found = _answers_of(candidate, shown.checkpoint.model, tokenizer, batch, prepared, max_new_tokens)
-        answers[candidate.label] = found
-        whole = answers[AllTokens().label]
-        for each, answer, full in zip(prepared, found, whole, strict=True):
-            if "text" in answer:
-                answer["correct"] = each.question.is_correct(answer["text"])
-                answer["agrees"] = each.question.agree(answer["text"], full["text"])
-    return answers
-
-
 def _answers_of(
     candidate: Candidate,
-    model: "VidCom2GenerationMixin",
-    tokenizer: Any,
-    batch: Batch,
+    checkpoint: Checkpoint,
     prepared: Sequence[PreparedQuestion],
     max_new_tokens: int,
+    batches: dict[str, Batch],
 ) -> list[dict[str, Any]]:
-    """Return a candidate's answer to each question. If it refuses one question, the whole batch counts as refused."""
+    """Return a candidate's answer to each question. A batch of which it refuses a question is halved, until that
+    question is alone.
+
+    Args:
+        batches: the batches of these questions, by the settings of the vision tower.
+    """
+    model, processor = checkpoint.model, cast(Any, checkpoint.processor)
+    tokenizer = processor.tokenizer
     try:
+        settings = candidate.settings_in(model.config)
+        tower = str(settings.vision_settings())
+        if tower not in batches:
+            videos = tuple(each.video.encoded(settings) for each in prepared)
+            batches[tower] = Batch(padded([each.inputs for each in prepared], tokenizer), videos)
         if candidate.answer is not None:
-            new, kept = candidate.answer(model, batch, max_new_tokens)
+            new, kept = candidate.answer(model, batches[tower], max_new_tokens)
         else:
-            new, kept = compressed_answers(model, batch, candidate.settings_in(model.config), max_new_tokens)
+            new, kept = compressed_answers(model, batches[tower], settings, max_new_tokens)
     except ValueError as error:
-        if isinstance(candidate, AllTokens):
-            raise
-        return [{"refused": one_line(error)} for _ in prepared]
+        if len(prepared) == 1:
+            return [{"refused": one_line(error)}]
+        halves = prepared[: len(prepared) // 2], prepared[len(prepared) // 2 :]
+        return [each for half in halves for each in _answers_of(candidate, checkpoint, half, max_new_tokens, {})]
     texts = [text_of(tokenizer, each.inputs["input_ids"][0], row) for each, row in zip(prepared, new, strict=True)]
     return [{"text": text, "kept_share": share} for text, share in zip(texts, kept.tolist(), strict=True)]
 
@@ -190,7 +198,7 @@ def compressed_answers(
 
     Raises:
         ValueError: on settings that the method refuses for one of the videos, or the model for the batch, and on
-            settings for the vision tower other than the model's, with which the videos were encoded.
+            settings for the vision tower other than those with which the videos were encoded.
     """
     of_videos: dict[int, VidCom2VideoFeatures] = {}  # a video that occurs twice is compressed once
     for video in batch.videos:

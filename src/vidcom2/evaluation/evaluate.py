@@ -4,7 +4,9 @@ A video is read and encoded once for all compressions, and for all consecutive q
 shares a call of `generate`.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import torch
 from ..answering.candidates import Candidate, compared_candidates
 from ..answering.prompting import check_template_arguments
 from ..answering.questions import Question
+from ..answering.watched_model import model_identity, processor_identity
 from ..checkpoints import Checkpoint
-from ..errors import OptionError, is_out_of_memory, memory_reason
-from ..records.fingerprints import video_stamp
+from ..configuration.compression_settings import TABLES
+from ..errors import OptionError, is_out_of_memory, memory_reason, reason_of
+from ..records.fingerprints import code_digest, video_stamp
 from ..records.provenance import commit
 from ..records.run_record import AnswerFile, stamp_of, versions_of_answers
 from ..video.reading import Progress, Video, read_video
@@ -66,79 +70,72 @@ def evaluate(
             videos that have changed since; if another run is writing it; if it is no answer file; or if candidates do
             not go together.
     """
-    if not isinstance(answers, AnswerFile):
-        file, run = AnswerFile(answers), _run(checkpoint, candidates, num_frames, max_new_tokens, chat_template_kwargs)
-        with file.locked():
-            if run is not None:
-                file.claim(run, commit())
-            elif answers.exists() or file.record.exists():
-                raise OptionError(
-                    f"{str(answers)!r} has answers, but it is not known whether this model gave them. Load the "
-                    "model with `load_checkpoint`, or name another file."
-                )
-            return evaluate(
-                checkpoint,
-                questions,
-                candidates,
-                file,
-                num_frames=num_frames,
-                batch_size=batch_size,
-                max_new_tokens=max_new_tokens,
-                chat_template_kwargs=chat_template_kwargs,
-                read=read,
-                progress=progress,
-            )
     compared = compared_candidates(candidates)
     check_template_arguments(checkpoint.processor, chat_template_kwargs)
     of_template = dict(chat_template_kwargs or {})
-    answered = answers.answered()
-    for question in questions:
-        if question.id in answered:
-            answers.check_answer(
-                question.id, answered[question.id], stamp_of(question.given, question.video), "question"
-            )
-    rows = answers.rows_to_continue()
-    left = [question for question in questions if question.id not in rows]
-    shown = ShownFrames(checkpoint, compared, num_frames, read, of_template)
-    while left:
-        progress("Answering", len(questions) - len(left), len(questions))
-        together = left[:batch_size]
-        stamps = [video_stamp(question.video) for question in together]  # before they are read
-        try:
-            done = rows_of_batch(shown, together, max_new_tokens)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(together) > 1:
-                batch_size = len(together) // 2
-                continue
-            done = [row_of(question, error=OUT_OF_MEMORY.format(memory_reason(error))) for question in together]
-        done = [row | {"video_file": stamp} for row, stamp in zip(done, stamps, strict=True)]
-        answers.add(done)
-        rows |= {row["id"]: row for row in done}
-        left = left[len(together) :]
+    with ExitStack() as stack:
+        if not isinstance(answers, AnswerFile):
+            answers = AnswerFile(answers)
+            stack.enter_context(answers.locked())
+            run = _run(checkpoint, compared, read) | {"num_frames": num_frames, "max_new_tokens": max_new_tokens}
+            answers.claim(run | {"chat_template_kwargs": of_template}, commit())
+        asked = ((question.id, stamp_of(question.given, question.video)) for question in questions)
+        answers.check_answers(answers.answered(), asked, "question")
+        rows = answers.rows_to_continue()
+        left = [question for question in questions if question.id not in rows]
+        shown = ShownFrames(checkpoint, compared, num_frames, read, of_template)
+        size = batch_size
+        while left:
+            progress("Answering", len(questions) - len(left), len(questions))
+            together = left[:size]
+            stamps = [video_stamp(question.video) for question in together]  # before they are read
+            try:
+                done = rows_of_batch(shown, together, max_new_tokens)
+                size = batch_size
+            except Exception as error:
+                full = is_out_of_memory(error)
+                reason = OUT_OF_MEMORY.format(memory_reason(error)) if full else reason_of(error)
+                if len(together) > 1:  # other errors are those of one question
+                    size = len(together) // 2
+                    batch_size = size if full else batch_size
+                    continue
+                done = [row_of(question, error=reason) for question in together]
+            done = [row | {"video_file": stamp} for row, stamp in zip(done, stamps, strict=True)]
+            answers.add(done)
+            rows |= {row["id"]: row for row in done}
+            left = left[len(together) :]
     return [rows[question.id] for question in questions]
 
 
-def _run(
-    checkpoint: Checkpoint,
-    candidates: Sequence[Candidate],
-    num_frames: int,
-    max_new_tokens: int,
-    chat_template_kwargs: Mapping[str, Any] | None,
-) -> dict[str, Any] | None:
-    """Return what answers depend on besides the question; None if it is not known which weights the model has."""
-    if checkpoint.identity is None:
-        return None
-    model = checkpoint.model
+def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> dict[str, Any]:
+    """Return what answers depend on besides the questions and the other arguments of `evaluate`.
+
+    Raises:
+        OptionError: if it cannot be told which weights the model has.
+    """
+    model: Any = checkpoint.model
+    settings = model.config.compression_settings().as_dict()
+
+    def described(candidate: Candidate) -> list[Any]:
+        """Return its settings, and fingerprints of the functions of the user that it calls."""
+        rows = [TABLES[name].get({**settings, **candidate.settings}[name]) for name in TABLES]
+        functions = [candidate.answer, *(row.function for row in rows if row and row.file is None)]
+        return [candidate.label, candidate.overrides, *(code_digest(each) for each in functions if each is not None)]
+
+    try:
+        of_model = model_identity(model)
+    except OptionError:  # weights that are offloaded cannot be read, nor easily changed
+        if checkpoint.identity is None:
+            raise
+        of_model = checkpoint.identity
     return {
-        **checkpoint.identity,
-        "model_settings": model.config.compression_settings().as_dict(),
+        **of_model,
+        "generation_config": json.loads(model.generation_config.to_json_string()),
+        "processor": processor_identity(checkpoint.processor),
+        "model_settings": settings,
         "dtype": str(model.dtype),
         "attn_implementation": model.config._attn_implementation,
-        "candidates": [[each.label, each.overrides] for each in candidates],
-        "num_frames": num_frames,
-        "max_new_tokens": max_new_tokens,
-        "chat_template_kwargs": dict(chat_template_kwargs or {}),
+        "candidates": [described(each) for each in candidates],
+        "read": code_digest(read),
         **versions_of_answers(),
     }

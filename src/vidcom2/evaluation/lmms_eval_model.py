@@ -216,10 +216,7 @@ class VidCom2ForLmmsEval(lmms):
 
 def generation_arguments(of_task: dict[str, Any]) -> dict[str, Any]:
     """Turn a task's options into arguments of `generate`, greedy unless the task samples at a temperature above 0.
-
-    Raises:
-        OptionError: on an option that is not among `OF_TASKS`.
-    """
+    Raises an OptionError on an option that is not among `OF_TASKS`."""
     arguments = {name: value for name, value in of_task.items() if name != "until" and value is not None}
     for name in arguments.keys() - OF_TASKS:
         raise OptionError(f"the task has the option {name!r}, but tasks may set only {', '.join(sorted(OF_TASKS))}.")

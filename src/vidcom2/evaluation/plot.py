@@ -16,7 +16,8 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -
     """Draw a line for each method, with 95 % intervals, and one for all tokens, and save the plot as a PNG file.
 
     Args:
-        results: what `report.summary` returns. Candidates that refused are left out.
+        results: what `report.summary` returns. Candidates that refused a question are left out, since theirs are other
+            questions.
     """
     measure = "agreement" if results[0]["accuracy"] is None else "accuracy"
     from matplotlib.figure import Figure
@@ -36,8 +37,10 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -
     ticks = sorted({round(100 * each["retention_ratio"], 6) for each in drawn})
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
-    axes.set_xlabel("video tokens kept, % (log scale)")
-    axes.set_ylabel("right answers, %" if measure == "accuracy" else "answers as with all tokens, %")
+    band = " and the grey band" if measure == "accuracy" else ""
+    axes.set_xlabel(f"video tokens kept, % (log scale)\nBars{band}: 95 % intervals (Wilson's)")
+    answers = "right answers" if measure == "accuracy" else "answers as with all tokens"
+    axes.set_ylabel(f"{answers}, % (n = {whole[f'{measure}_n']:,} questions)")
     methods = list(dict.fromkeys(result["method"] for result in drawn))
     for i, method in enumerate(methods):
         points = sorted((each for each in drawn if each["method"] == method), key=lambda each: each["kept_share"])

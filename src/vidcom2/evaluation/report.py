@@ -4,17 +4,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..answering.candidates import Candidate, compared_candidates
+from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT
 from ..answering.questions import Question
 from ..errors import OptionError
+from ..records.fingerprints import video_place
 from ..records.whole_files import write_whole
 from .folder import PLOT, RESULTS, TABLE
 from .plot import draw_results
-from .tables import markdown, table
+from .tables import markdown, notes, table
 
 NORMAL_97_5 = 1.959963984540054  # the quantile of the normal distribution for 95 % intervals
 RESAMPLES = 4000
@@ -32,12 +34,15 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def paired_interval(differences: Sequence[int], videos: Sequence[str]) -> tuple[float, float] | None:
+def paired_interval(differences: Sequence[int], videos: Sequence[Any]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean difference between two ways to answer the same questions.
 
     This is a seeded percentile bootstrap over videos. Questions about one video are not independent, so they stay
-    together. Where no difference is seen, the bootstrap's interval would be empty. The exact binomial (Clopper-Pearson)
-    interval is used instead: a share of up to 1 − 0.025^(1 / videos) of the videos may differ.
+    together. A bootstrap draws only from what was seen, so it would be too sure where few answers changed, and empty
+    where none did. Two videos are therefore added, with as many questions as the others have on average: in one of them
+    all answers are gained, and in the other all are lost. Without any change among n videos, the interval is about
+    ± 3 / n, as by the rule of three. In simulations it held the true difference in 92 to 100 % of the samples, with
+    five videos in 88 % and more.
 
     Args:
         differences: -1, 0 or 1 for each question.
@@ -49,12 +54,11 @@ def paired_interval(differences: Sequence[int], videos: Sequence[str]) -> tuple[
     names, video = np.unique(np.asarray(videos), return_inverse=True)
     if len(names) < 2:
         return None
-    if not any(differences):
-        most = 1 - 0.025 ** (1 / len(names))
-        return -most, most
     sums, counts = np.bincount(video, weights=differences), np.bincount(video)
+    size = counts.mean()
+    sums, counts = np.append(sums, (size, -size)), np.append(counts, (size, size))
     generator = np.random.default_rng(0)
-    drawn = (generator.integers(len(names), size=(100, len(names))) for _ in range(RESAMPLES // 100))
+    drawn = (generator.integers(len(sums), size=(100, len(sums))) for _ in range(RESAMPLES // 100))
     means = [sums[each].sum(axis=1) / counts[each].sum(axis=1) for each in drawn]
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
     return float(low), float(high)
@@ -69,57 +73,75 @@ def summary(
         rows: what `evaluate` returns, one row for each of `questions`.
 
     Returns:
-        Rows with `method`, `retention_ratio` and the call's `settings`; `questions` and `kept_share`; `accuracy` and
-        `agreement` with `_low`, `_high` and `_n`, the number of questions; `difference`, the accuracy minus that
-        with all tokens, with `_low` and `_high`; `no_option`, how many of the
-        `of_choice` answers to multiple choice questions name no option, or several; and `by_kind`, the shares for
-        each kind of question. A missing figure is None: accuracy where no right answer is known, agreement where all
-        tokens did not answer, and all figures of a candidate that refuses some question. `refused` then says why.
+        Rows with `method`, `retention_ratio` and the call's `settings`; `questions`, how many it answered, and
+        `kept_share`; `accuracy` and `agreement` with `_low`, `_high`, and the numbers of questions and videos, `_n` and
+        `_videos`; `difference`, the accuracy minus that with all tokens on the same questions, with the same;
+        `no_option`, how many of the `of_choice` answers to multiple choice questions name no option, or several;
+        `unfinished`, how many of the `of_open` answers to other questions end within the model's thoughts; and
+        `by_kind`, the shares for each kind of question. A missing figure is None: accuracy where no right answer is
+        known, and all figures of a candidate that refuses all questions. `refused` says how many it refuses, and why.
     """
-    answered = [(question, row["answers"]) for question, row in zip(questions, rows, strict=True) if "answers" in row]
-    kinds = dict.fromkeys(question.kind for question, _ in answered if question.kind is not None)
+    answered = [
+        (question, video_place(question.video), row["answers"])
+        for question, row in zip(questions, rows, strict=True)
+        if "answers" in row
+    ]
+    kinds = dict.fromkeys(question.kind for question, *_ in answered if question.kind is not None)
     compared = compared_candidates(candidates)
     found = []
     for candidate in compared:
+        labels = candidate.label, compared[0].label
+        every = [_Answer(question, video, *map(answers.__getitem__, labels)) for question, video, answers in answered]
+        refused = [each.answer["refused"] for each in every if "refused" in each.answer]
+        given = [each for each in every if "refused" not in each.answer]
         result: dict[str, Any] = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
-        result["settings"] = candidate.overrides
-        given = [(question, answers[candidate.label]) for question, answers in answered]
-        refused = [answer["refused"] for _, answer in given if "refused" in answer]
-        if refused:
-            given = []
-        result |= {"questions": len(given), "kept_share": _mean([answer["kept_share"] for _, answer in given])}
-        result |= _shares(given)
-        of_choice = [question.names_no_option(answer["text"]) for question, answer in given if question.choices]
+        result |= {"settings": candidate.overrides, "questions": len(given)}
+        result |= {"kept_share": _mean([each.answer["kept_share"] for each in given])} | _shares(given)
+        of_choice = [each.question.names_no_option(each.answer["text"]) for each in given if each.question.choices]
         result |= {"no_option": sum(of_choice), "of_choice": len(of_choice)}
-        result |= dict.fromkeys(("difference", "difference_low", "difference_high"))
-        if candidate is not compared[0] and given:
-            result |= _difference(answered, candidate.label, compared[0].label)
-        result["by_kind"] = {kind: _shares([each for each in given if each[0].kind == kind]) for kind in kinds}
+        of_open = [is_unfinished(each.answer["text"]) for each in given if not each.question.choices]
+        result |= {"unfinished": sum(of_open), "of_open": len(of_open)}
+        result |= _difference([] if candidate is compared[0] else given)
+        result["by_kind"] = {kind: _shares([each for each in given if each.question.kind == kind]) for kind in kinds}
         if refused:
-            result["refused"] = f"{len(refused)} of {len(answered)} questions, the first: {refused[0]}"
+            result["refused"] = f"{len(refused)} of {len(every)} questions, the first: {refused[0]}"
         found.append(result)
     return found
 
 
-def _difference(
-    answered: Sequence[tuple[Question, Mapping[str, Any]]], label: str, reference: str
-) -> dict[str, float | None]:
-    """Return the difference of two candidates' accuracies on the same questions, with its interval."""
-    pairs = [(question, answers[label], answers[reference]) for question, answers in answered]
-    known = [each for each in pairs if None not in (each[1].get("correct"), each[2].get("correct"))]
-    differences = [int(answer["correct"]) - int(other["correct"]) for _, answer, other in known]
-    low, high = paired_interval(differences, [question.video for question, *_ in known]) or (None, None)
-    return {"difference": _mean(differences), "difference_low": low, "difference_high": high}
+class _Answer(NamedTuple):
+    """A candidate's answer to a question about a video, beside that with all tokens."""
+
+    question: Question
+    video: str
+    answer: Mapping[str, Any]
+    whole: Mapping[str, Any]
 
 
-def _shares(given: Sequence[tuple[Question, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return accuracy and agreement with their intervals."""
+def _difference(given: Sequence[_Answer]) -> dict[str, float | None]:
+    """Return by how much a candidate's accuracy differs from that with all tokens, from the same questions."""
+    known = [each for each in given if None not in (each.answer.get("correct"), each.whole.get("correct"))]
+    differences = [int(each.answer["correct"]) - int(each.whole["correct"]) for each in known]
+    low, high = paired_interval(differences, [each.video for each in known]) or (None, None)
+    found = {"difference": _mean(differences), "difference_low": low, "difference_high": high}
+    return found | {"difference_n": len(known), "difference_videos": len({each.video for each in known})}
+
+
+def _shares(given: Sequence[_Answer]) -> dict[str, Any]:
+    """Return accuracy and agreement with their intervals, and how many questions and videos they are of."""
     shares: dict[str, Any] = {}
     for name, key in (("accuracy", "correct"), ("agreement", "agrees")):
-        values = [answer[key] for _, answer in given if answer[key] is not None]
+        known = [each for each in given if each.answer[key] is not None]
+        values = [each.answer[key] for each in known]
         low, high = wilson(sum(values), len(values)) if values else (None, None)
         shares |= {name: _mean(values), f"{name}_low": low, f"{name}_high": high, f"{name}_n": len(values)}
+        shares[f"{name}_videos"] = len({each.video for each in known})
     return shares
+
+
+def is_unfinished(text: str) -> bool:
+    """Tell whether an answer ends within the model's thoughts."""
+    return BEGINS_THOUGHT.search(ENDS_THOUGHT.split(text)[-1]) is not None
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -155,6 +177,7 @@ def write_report(
         dict(zip(headings, row, strict=True)) | {"figures": each} for row, each in zip(cells, results, strict=True)
     ]
     content = {"title": title, "birth_certificate": certificate, "errors": len(errors), "rows": shown}
+    content["notes"] = notes(results)
     write_whole(folder / RESULTS, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     origin = (
         f"{certificate['model']} on {certificate['device']}, {certificate['date'][:10]}; torch {certificate['torch']}, "

@@ -1,5 +1,6 @@
 """The tables of `vidcom2 eval`, from what `report.summary` returns."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,62 +9,92 @@ NOTES = {
     "kept": "`kept` is the measured share of the scored video tokens.",
     "accuracy": "`accuracy` is the share of right answers.",
     "agreement": "`agreement` is the share of answers that equal those with all tokens.",
-    "method": "Brackets hold 95 % intervals. Those of shares are Wilson's, which treat questions as independent.",
+    "method": "`all tokens` is the stock model, whose vision tower runs in full. n is the number of questions. "
+    "Brackets hold 95 % intervals. Those of shares are Wilson's, which treat questions as independent.",
     "no option": "`no option` counts answers that name none of the options, or several. They are wrong.",
-    "difference": "Those of the difference to all tokens on the same questions come from a bootstrap over videos, "
-    "which keeps the questions about a video together. Where no answer changed, they give the most that may have been "
-    "missed, 1 − 0.025^(1 / videos).",
+    "unfinished": "`unfinished` counts answers to open questions that end within the model's thoughts. They are wrong.",
+    "difference": "`difference` is the accuracy minus that with all tokens, on the same questions. Its interval comes "
+    "from a bootstrap over videos, which keeps the questions about a video together. A gained and a lost video are "
+    "added to them, for the changes that so few videos may not have shown. So it is not empty where no answer changed. "
+    "With one video there is no interval, since it says nothing about others.",
 }
-TOO_MANY = 0.1  # more than this share of answers without an option says more about their form than about the model
+# Answers that are none: the number of questions that they are counted of, the share of these above which a warning says
+# so, and what it says. Many answers without an option say more about their form than about the model.
+UNANSWERED = {
+    "no_option": ("of_choice", 0.1, "answers name no option, or several."),
+    "unfinished": ("of_open", 0.0, "answers to open questions end within the model's thoughts."),
+}
+MORE_TOKENS = (
+    "A model that explains or thinks may need more tokens (--max-new-tokens), or no thoughts (--chat-template-kwargs "
+    "'{\"enable_thinking\": false}', where its template reads that)."
+)
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the results as cells. The first row holds the headings."""
-    with_truth = results[0]["accuracy"] is not None
-    of_truth = ["accuracy, %", "difference, points"] if with_truth else []
-    of_options = ["no option"] if has_choices(results) else []
-    headings = ["method", "ratio", "kept, %", *of_truth, *of_options, "agreement, %"]
-    cells = [headings]
-    for result in results:
-        name, ratio = result["method"], f"{result['retention_ratio']:g}"
-        if "refused" in result:
-            cells.append([name, ratio, *["n/a"] * (len(headings) - 2)])
-            continue
-        of_truth = [cell(result, "accuracy"), cell(result, "difference", "+")] if with_truth else []
-        of_options = [str(result["no_option"])] if of_options else []
-        kept = f"{100 * result['kept_share']:.1f}"
-        cells.append([name, ratio, kept, *of_truth, *of_options, cell(result, "agreement")])
-    return cells
-
-
-def has_choices(results: Sequence[Mapping[str, Any]]) -> bool:
-    return any(result["of_choice"] for result in results)
-
-
-def without_options(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each candidate of whose answers too many name no option."""
-    return [
-        f"{named(each)}: {each['no_option']} of {each['of_choice']} answers name no option, or several. A model that "
-        "explains or thinks may need more tokens (--max-new-tokens), or no thoughts (--chat-template-kwargs "
-        "'{\"enable_thinking\": false}', where its template reads that)."
-        for each in results
-        if each["no_option"] > TOO_MANY * each["of_choice"]
-    ]
+    columns = _of_methods(results)
+    columns.append(_column(results, "kept, %", "kept_share", "questions"))
+    if results[0]["accuracy"] is not None:
+        columns.append(_column(results, "accuracy, %", "accuracy"))
+        columns.append(_column(results, "difference, points", "difference", sign="+"))
+    if any(each["of_choice"] for each in results):
+        columns.append(_column(results, "no option", "no_option", "of_choice"))
+    if any(each["unfinished"] for each in results):
+        columns.append(_column(results, "unfinished", "unfinished", "of_open"))
+    columns.append(_column(results, "agreement, %", "agreement"))
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def table_by_kind(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the accuracy, or the agreement where it is not known, of each kind of question; no rows without kinds."""
-    of_kinds = next((result for result in results if "refused" not in result), results[0])
-    measure = "agreement" if of_kinds["accuracy"] is None else "accuracy"
-    kinds = of_kinds["by_kind"]
-    if not kinds:
-        return []
-    headings, *rows = table(results)
-    cells = [[*headings[:2], *(f"{kind} (n = {shares[f'{measure}_n']})" for kind, shares in kinds.items())]]
-    for result, row in zip(results, rows, strict=True):
-        shown = ["n/a" if "refused" in result else cell(result["by_kind"][kind], measure) for kind in kinds]
-        cells.append([*row[:2], *shown])
-    return cells
+    measure = "agreement" if results[0]["accuracy"] is None else "accuracy"
+    columns = _of_methods(results)
+    columns += [_column([each["by_kind"][kind] for each in results], kind, measure) for kind in results[0]["by_kind"]]
+    return [list(row) for row in zip(*columns, strict=True)] if results[0]["by_kind"] else []
+
+
+def _of_methods(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    names, ratios = [each["method"] for each in results], [f"{each['retention_ratio']:g}" for each in results]
+    return [["method", *names], ["ratio", *ratios]]
+
+
+def _column(
+    results: Sequence[Mapping[str, Any]], title: str, name: str, asked: str | None = None, sign: str = ""
+) -> list[str]:
+    """Return a column of figures below its heading, which says of how many questions they are. Where these differ, each
+    figure says it.
+
+    Args:
+        asked: the key of the number of questions.
+    """
+    counts = []
+    for each in results:
+        videos = each["difference_videos"] if name == "difference" else 0
+        of_videos = f", {videos:,} video{'s' * (videos != 1)}" if videos else ""
+        counts.append("" if each[name] is None else f" (n = {each[asked or f'{name}_n']:,}{of_videos})")
+    alike = {*counts} - {""}
+    shown = ["n/a" if each.get("questions") == 0 else cell(each, name, sign) for each in results]
+    if len(alike) == 1:
+        return [title + alike.pop(), *shown]
+    return [title, *(figure + count for figure, count in zip(shown, counts, strict=True))]
+
+
+def unanswered(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each candidate of whose answers too many name no option, and for each that was still thinking.
+    The last one ends with what may help."""
+    lines = [
+        f"{named(each)}: {each[name]} of {each[asked]} {what}"
+        for each in results
+        for name, (asked, most, what) in UNANSWERED.items()
+        if each[name] > most * each[asked]
+    ]
+    return [*lines[:-1], f"{lines[-1]} {MORE_TOKENS}"] if lines else []
+
+
+def notes(results: Sequence[Mapping[str, Any]]) -> str:
+    """Explain the columns of the table."""
+    headings = table(results)[0]
+    return "\n".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in headings))
 
 
 def named(result: Mapping[str, Any]) -> str:
@@ -72,12 +103,12 @@ def named(result: Mapping[str, Any]) -> str:
 
 
 def cell(result: Mapping[str, Any], name: str, sign: str = "") -> str:
-    """Return a share, or a difference of shares, and its interval in per cent."""
-    if result[name] is None:
-        return "–"
-    low, high = result[f"{name}_low"], result[f"{name}_high"]
+    """Return a share, or a difference of shares, and its interval in per cent; a number of answers as it is."""
+    value, low, high = result[name], result.get(f"{name}_low"), result.get(f"{name}_high", 0.0)
+    if value is None or name in UNANSWERED:
+        return "–" if value is None else f"{value:,}"
     interval = "" if low is None else f" [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
-    return f"{100 * result[name]:{sign}.1f}{interval}".replace("-", "−")
+    return f"{100 * value:{sign}.1f}{interval}".replace("-", "−")
 
 
 def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, origin: str) -> str:
@@ -87,19 +118,24 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
         num_errors: how many questions ended in an error and are not in the results.
         origin: what was measured, where and when.
     """
-    num_questions = max(result["questions"] for result in results)
-    parts = [f"# {title}", f"{num_questions} questions; {num_errors} errors. {origin}"]
-    by_kind = table_by_kind(results)
-    cells = table(results)
-    notes = "\n".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in cells[0]))
-    parts += [pipes(cells), notes, *(["By kind:", pipes(by_kind)] if by_kind else [])]
-    refused = [f"- {named(each)}: {each['refused']}" for each in results if "refused" in each]
-    unnamed = [f"- {line}" for line in without_options(results)]
-    parts += ["Named no option:", "\n".join(unnamed)] if unnamed else []
-    return "\n\n".join([*parts, *(["Refused:", "\n".join(refused)] if refused else [])]) + "\n"
+    whole = results[0]
+    asked = f"{whole['questions']:,} questions about {whole['agreement_videos']:,} videos; {num_errors:,} errors."
+    by_kind = [[as_text(cell) for cell in row] for row in table_by_kind(results)]
+    parts = [f"# {as_text(title)}", f"{asked} {origin}", pipes(table(results)), notes(results)]
+    parts += ["By kind, in per cent:", pipes(by_kind)] if by_kind else []
+    refused = [f"{named(each)}: {each['refused']}" for each in results if "refused" in each]
+    for what, lines in (("Not answered:", unanswered(results)), ("Refused:", refused)):
+        parts += [what, "\n".join(f"- {line}" for line in lines)] if lines else []
+    return "\n\n".join(parts) + "\n"
 
 
 def pipes(cells: Sequence[Sequence[str]]) -> str:
-    """Return cells as a table in Markdown. Their first row holds the headings."""
+    """Return cells of Markdown as a table. Their first row holds the headings."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
     return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])
+
+
+def as_text(value: object) -> str:
+    """Return a line of Markdown that shows a value as it is: its characters make no markup and no HTML."""
+    line = re.sub(r"[^\S\xa0]+", " ", str(value))
+    return re.sub(r"[\\`*<~&]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(", r"\\\g<0>", line)

@@ -23,6 +23,7 @@ from transformers import (
     Qwen2Config,
 )
 
+from ..checkpoints import forget_code
 from ..configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, checked_choice
 from ..errors import CheckpointError
 from ..finding_checkpoints import read_object
@@ -386,6 +387,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise CheckpointError(f"{str(folder)!r} lacks tokenizer_config.json. Download the whole checkpoint.")
     # The language model's config is passed because the source's `model_type` "llava" would load a Llama tokenizer.
     tokenizer = AutoTokenizer.from_pretrained(folder, config=Qwen2Config(), local_files_only=True)
+    forget_code(tokenizer)
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in ("<image>", "<video>")])
     tokenizer.padding_side = "left"  # all prompts of a batch then end where `generate` continues them
     tokenizer.chat_template = CHAT_TEMPLATE

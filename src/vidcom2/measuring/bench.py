@@ -87,8 +87,8 @@ def bench(
     Args:
         attn_implementations: None stands for the one that the model already has.
         encode_once: whether to read and encode the video once a round and to count that time for every contender, so
-            that the work that they share takes the same time for all. The vision tower then runs as the model's config
-            says. Otherwise each contender does all of it, with its own settings of the vision tower.
+            that the work that they share takes the same time for all. The vision tower then runs as the stock model's,
+            and a contender with other settings of it is refused. Otherwise each does all of it, with its own settings.
         save: called after each round with all series so far, so that little is lost when a run is stopped.
 
     Returns:
@@ -114,8 +114,8 @@ def bench(
                     progress(what, done, steps)
                     done += 1
                     if series[i].failed is None:
-                        sharing = [each.candidate for each in series] if encode_once else [series[i].candidate]
-                        encoded = _take(checkpoint, series[i], task, encoded, sharing, counts=round_ > 0)
+                        encoded_for = series[0 if encode_once else i].candidate
+                        encoded = _take(checkpoint, series[i], task, encoded, encoded_for, counts=round_ > 0)
                         encoded = encoded if encode_once else None
                 save(every)
     finally:
@@ -128,13 +128,14 @@ def _take(
     series: Series,
     task: Task,
     encoded: Encoded | None,
-    sharing: Sequence[Candidate],
+    encoded_for: Candidate,
     counts: bool,
 ) -> Encoded | None:
-    """Take a turn, and return the encoded video. If `encoded` is None, it is encoded first, for all in `sharing`."""
+    """Take a turn, and return the encoded video. If `encoded` is None, it is encoded first, with the settings of
+    `encoded_for`."""
     try:
         if encoded is None:
-            encoded = encode(checkpoint, task, sharing)
+            encoded = encode(checkpoint, task, encoded_for)
         turn = answer(checkpoint, task, series.candidate, encoded)
     except MethodRefused as error:
         series.failed = str(error)

@@ -27,8 +27,8 @@ def figures(every: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
           `model_generation`), for `end_to_end` and for `decode_step`; and `seconds_range`: their least and most;
         - `peak_bytes`: a median; `samples_per_second`: end to end; `compression_share`: of its own LLM generation;
         - where all tokens ran, `saved`: the share of the seconds that all tokens take in the same round which it saves,
-          a median for each of `TOTALS`; `saved_range`: their least and most; and `saved_over_random`: `saved` minus
-          that of random dropping at the same ratio.
+          a median for the prefill and each of `TOTALS`; `saved_range`: their least and most; and `saved_over_random`:
+          `saved` minus that of random dropping at the same ratio.
         A figure that cannot be computed is None, and so are all of a series without turns.
     """
     rows = [{**series, **_of_turns(series)} for series in every]
@@ -85,7 +85,7 @@ def _saved(
     if whole is None or whole is row or not row["seconds"] or not whole["seconds"]:
         return None, None
     rounds = [(_totals(own), _totals(of_all)) for own, of_all in zip(row["turns"], whole["turns"])]
-    shares = {name: [1 - own[name] / of_all[name] for own, of_all in rounds] for name in TOTALS}
+    shares = {name: [1 - own[name] / of_all[name] for own, of_all in rounds] for name in ("prefill", *TOTALS)}
     return {name: median(each) for name, each in shares.items()}, {
         name: (min(each), max(each)) for name, each in shares.items()
     }

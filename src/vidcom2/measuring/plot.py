@@ -6,7 +6,7 @@ from typing import Any
 
 from ..evaluation.plot import COLORS, MARKERS, save_png
 from .figures import ALL_TOKENS, fitted_exponent, of_setup
-from .tables import method_name
+from .tables import method_name, rounds
 
 Row = Mapping[str, Any]
 SHOWN_STAGES = ("read", "preprocess", "vision", "compression", "prompt", "prefill", "decode")
@@ -52,7 +52,7 @@ def draw_stages(rows: Sequence[Row], title: str, path: Path) -> bool:
         left = [before + width for before, width in zip(left, widths)]
     axes.set_yticks(range(len(chosen)), labels)
     axes.invert_yaxis()
-    axes.set_xlabel("seconds, medians of each stage")
+    axes.set_xlabel(f"seconds of each stage, medians of {rounds(chosen)}")
     frames, batch_size, attention = setup
     axes.set_title(f"{title}\n{frames} frames, batches of {batch_size}, {attention}", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
@@ -105,7 +105,8 @@ def _draw_lines(lines: Mapping[str, list[tuple[float, Row]]], x_label: str, titl
     if not lines:
         return False
     figure = Figure(figsize=(15, 5.2), facecolor="white", layout="constrained")
-    figure.suptitle(title, fontsize=11)
+    measured = rounds([row for points in lines.values() for _, row in points])
+    figure.suptitle(f"{title}\nmedians of {measured}", fontsize=11)
     for axes, (label, measure) in zip(figure.subplots(1, len(MEASURES)), MEASURES.items(), strict=True):
         for i, (name, points) in enumerate(lines.items()):
             known = sorted((x, value) for x, row in points if (value := measure(row)) is not None)

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import OptionError
 from ..records.whole_files import write_whole
 from .figures import figures
-from .tables import efficiency_table
+from .tables import efficiency_table, notes
 
 SCHEMA = 1  # of result files; it grows when a key goes or changes its meaning
 
@@ -45,11 +45,12 @@ def write_results(
         again: what `ask_again` measured, if it was asked to.
     """
     rows = figures(every)
-    headings, *cells = efficiency_table(rows)
+    headings, *cells = made = efficiency_table(rows)
     shown = [
         dict(zip(headings, row, strict=True)) | {"figures": dict(each)} for row, each in zip(cells, every, strict=True)
     ]
     content = {"schema": SCHEMA, "title": title, "birth_certificate": certificate, "complete": complete, "rows": shown}
+    content["notes"] = notes([made], rows)
     content |= {"ask_again": again} if again else {}
     write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return rows
@@ -66,7 +67,7 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if missing := {"title", "birth_certificate", "complete"} - content.keys():
             raise KeyError(*missing)
         return content, figures([row["figures"] for row in content["rows"]])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise OptionError(
             f"{str(path)!r} is not a result file of `vidcom2 bench` ({type(error).__name__}: {error})."
         ) from error

@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,19 +89,15 @@ class Task:
     question: str = "What happens?"
 
 
-def encode(checkpoint: Checkpoint, task: Task, sharing: Sequence[Candidate] = ()) -> Encoded:
-    """Read the video, prepare it, and run the vision tower.
-
-    Args:
-        sharing: the candidates that the video is encoded for. A single one has its own settings of the vision tower,
-            while several share those of the model.
+def encode(checkpoint: Checkpoint, task: Task, candidate: Candidate | None = None) -> Encoded:
+    """Read the video, prepare it, and run the vision tower with the settings of a candidate, or as the stock model.
 
     Raises:
-        MethodRefused: if the model refuses the settings of a single candidate.
+        MethodRefused: if the model refuses these settings.
         VideoError: if the file cannot be read.
     """
     model, device = checkpoint.model, checkpoint.model.device
-    settings = _settings_of(sharing[0], model) if len(sharing) == 1 else model.config.compression_settings()
+    settings = _settings_of(candidate or AllTokens(), model)
     peak_is_known = reset_peak_memory(device)
     begin = time.perf_counter()  # before the stopwatch starts, so that the stages never add up to more
     watch = Stopwatch(model)

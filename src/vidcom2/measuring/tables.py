@@ -19,11 +19,10 @@ STAGE_COLUMNS = {
 }
 # What a column means, by the heading that it begins with.
 NOTES = {
-    "": "Times are medians over the rounds.",
     "LLM generation": "LLM generation is the prefill and all new tokens.",
     "model generation": "Model generation adds the vision tower, compression and the prompt.",
-    "end to end": "End to end adds reading the file and the processor. Brackets show the change from all tokens in "
-    "the same round.",
+    "end to end": "End to end adds reading the file and the processor. In brackets is the change from all tokens in "
+    "the same round: its median [least, most].",
     "compression, %": "Compression is a share of the method's own LLM generation.",
     "to random": "To random is how many percentage points more of model generation a method saves than dropping as "
     "many tokens at random.",
@@ -95,10 +94,18 @@ def terminal_tables(rows: Sequence[Row]) -> tuple[list[list[str]], list[list[str
     return [row[:first] for row in whole], lower
 
 
-def notes(tables: Sequence[Sequence[Sequence[str]]]) -> str:
-    """Explain the columns that these tables have, and no others."""
+def notes(tables: Sequence[Sequence[Sequence[str]]], rows: Sequence[Row]) -> str:
+    """Explain the columns that these tables of rows have, and no others."""
     headings = [heading for cells in tables for heading in cells[0]]
-    return " ".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in headings))
+    found = [text for begin, text in NOTES.items() if any(each.startswith(begin) for each in headings)]
+    return " ".join([f"Times are medians of {rounds(rows)}.", *found])
+
+
+def rounds(rows: Sequence[Row]) -> str:
+    """Return how many rounds the medians of rows are of, such as "5 rounds"."""
+    numbers = {len(row["turns"]) for row in rows if row["turns"]} or {0}
+    least, most = min(numbers), max(numbers)
+    return f"{most} round{'s' * (most != 1)}" if least == most else f"{least} to {most} rounds"
 
 
 def failures(rows: Sequence[Row]) -> list[str]:

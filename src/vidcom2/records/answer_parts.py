@@ -8,6 +8,7 @@ PyArrow knows (`s3://`, `gs://`). Needs PyArrow, which comes with Ray Data. Noth
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -49,7 +50,7 @@ class AnswerParts(RunOutput):
             if "://" in output:
                 self.system, self.folder = fs.FileSystem.from_uri(self.name)
             else:
-                self.system, self.folder = fs.LocalFileSystem(), str(Path(self.name).absolute())
+                self.system, self.folder = fs.LocalFileSystem(), os.path.realpath(self.name)
             kind = self.system.get_file_info(self.folder).type
         except (OSError, ValueError) as error:
             raise OptionError(f"cannot write to `--output` {output!r}: {' '.join(str(error).split())}.") from None
@@ -123,7 +124,7 @@ class AnswerParts(RunOutput):
         content = self._content(path)
         if self.suffix == ".jsonl":
             return [json.loads(line) for line in content.decode().split("\n") if line]
-        rows = pq.read_table(BytesIO(content)).to_pylist()
+        rows = pq.read_table(BytesIO(content), schema=SCHEMA).to_pylist()  # no type that would be unpickled
         named = [{name: value for name, value in row.items() if value is not None} for row in rows]
         return [{**row, "given": json.loads(row["given"])} for row in named]
 
@@ -142,7 +143,7 @@ class AnswerParts(RunOutput):
                 rows = self._rows(path)
                 kept = [row for row in rows if "error" not in row and row["id"] not in found]
                 found |= stamps_in(kept)
-            except (ValueError, KeyError, TypeError, OSError) as error:  # PyArrow's own are ValueErrors
+            except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:  # PyArrow's are ValueErrors
                 raise OptionError(f"{path!r} is no part that vidcom2 wrote. Name another --output.") from error
             if len(kept) < len(rows):
                 with written_to(Path(path)):

@@ -4,16 +4,20 @@ A name does not suffice: two training runs may both end in a folder `final`. Not
 """
 
 import hashlib
+import inspect
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
-from pathlib import Path
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path, PurePath
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from ..checks import local_path
 from ..errors import CheckpointError
-from ..finding_checkpoints import Source, resolve
-from ..placement import Placement
+from ..finding_checkpoints import Source
 from ..repo_shape import sha256_of
 from ..toys import TOYS
 
@@ -24,6 +28,8 @@ CHAT_TEMPLATES = "additional_chat_templates"
 RECORD_SUFFIX = ".run.json"  # of `vidcom2 run`, whose answers may lie in the model's folder
 HASHED_BYTES = 32 * 2**20  # a larger file is sampled, since reading all of it takes as long as loading it
 SAMPLES, SAMPLE_BYTES = 32, 64 * 2**10
+PACKAGE = __name__.partition(".")[0] + "."
+PLAIN = (str, bytes, int, float, complex, PurePath, type(None), type(...))  # values that do not change
 
 
 def identity_of(source: Source) -> dict[str, Any]:
@@ -37,11 +43,6 @@ def identity_of(source: Source) -> dict[str, Any]:
         return own
     base = identity_of(source.base)
     return own | {"model": f"{own['model']} on {base['model']}", "base": base}
-
-
-def model_identity(name: str | None, revision: str | None = None) -> dict[str, Any]:
-    """Return what identifies the model of this name and revision, without loading it. Raises what `resolve` raises."""
-    return identity_of(resolve(name, Placement(revision=revision), {}).source)
 
 
 def folder_identity(folder: Path) -> dict[str, Any]:
@@ -122,23 +123,34 @@ def stamp(path: Path) -> str:
 
 
 def video_stamp(source: object) -> str | None:
-    """Return the `stamp` of a video file; None for a URL, frames already read, and where there is no file."""
-    path = local_path(source) if isinstance(source, str) else None
-    if not path:
-        return None
+    """Return the `stamp` of a video file, or one of all pictures of a list; None for a URL, frames already read, and
+    where there is no file."""
+    names = source if isinstance(source, list | tuple) else [source]
+    paths = [local_path(fspath(name)) for name in names if isinstance(name, str | PathLike)]
     try:
-        return stamp(Path(path))
+        stamps = [stamp(Path(path)) for path in paths if path]
     except (OSError, ValueError):  # reading the video will report it
         return None
+    if not stamps or names is not source:
+        return stamps[0] if stamps else None
+    return f"{len(stamps)} pictures, {hashlib.sha256(' '.join(stamps).encode()).hexdigest()[:16]}"
 
 
-def stamped(source: str | None) -> tuple[str, str] | None:
-    """Return a video's absolute path with its `video_stamp`, which is taken before it is read; None where there is no
-    file."""
+def video_place(source: str) -> str:
+    """Return where a video is, whatever name leads there: the resolved path of a file, or a URL unchanged."""
+    path = local_path(source)
+    return source if path is None else str(Path(path).resolve())
+
+
+def stamped(source: Any) -> tuple[str | list[str], str] | None:
+    """Return a video's absolute path, or those of a list of pictures, with its `video_stamp`, which is taken before it
+    is read; None where there is no file."""
     now = video_stamp(source)
-    if source is None or now is None:
+    if now is None:
         return None
-    return str(Path(local_path(source) or source).absolute()), now
+    names = source if isinstance(source, list | tuple) else [source]
+    paths = [name if (path := local_path(fspath(name))) is None else str(Path(path).absolute()) for name in names]
+    return (paths if names is source else paths[0]), now
 
 
 def video_changed(before: str | None, now: str | None) -> bool:
@@ -165,3 +177,41 @@ def module_files(module: str) -> dict[str, Path]:
         return {path.name: path}
     root = path.parent.parent
     return {each.relative_to(root).as_posix(): each for each in path.parent.rglob("*.py")}
+
+
+def code_digest(function: Any) -> str:
+    """Return a fingerprint of what a function does: its code, the values that are bound to it, and the functions and
+    values of its own module that it names, in turn. It is the same in another process of this version of Python.
+
+    Lists and the like are left out, since they may change while it runs, and so are the modules that it imports.
+    """
+    return hashlib.sha256("\n".join(_parts(function, {}, set())).encode()).hexdigest()[:16]
+
+
+def _parts(value: Any, module: Mapping[str, Any], seen: set[int]) -> Iterator[str]:
+    """Yield what a value in a module consists of. `seen` are the functions that were described already."""
+    value = inspect.unwrap(value) if callable(value) else value
+    inner: Iterable[Any] = ()
+    if isinstance(value, PLAIN):
+        yield repr(value)
+    elif isinstance(value, tuple | frozenset):
+        inner = value if isinstance(value, tuple) else sorted(value, key=repr)
+    elif isinstance(value, CodeType):
+        named = (module.get(name) for name in value.co_names)
+        own = (each for each in named if getattr(each, "__module__", None) in (None, module.get("__name__")))
+        inner = (value.co_code, value.co_names, *value.co_consts, *own)
+    elif isinstance(value, partial):
+        yield json.dumps([value.args, value.keywords], sort_keys=True, default=lambda x: [*_parts(x, module, seen)])
+        inner = (value.func,)
+    elif isinstance(value, FunctionType) and not str(value.__module__).startswith(PACKAGE):
+        if id(value) not in seen:
+            seen.add(id(value))
+            module = value.__globals__
+            inner = (value.__code__, value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ()))
+    elif callable(value):  # a bound method, an object, a class, or what is written in C
+        owner = value.__self__ if isinstance(value, MethodType) else value
+        own = sorted({**vars(type(owner)), **getattr(owner, "__dict__", {})}.items())
+        yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+        inner = (item for item in own if isinstance(item[1], (*PLAIN, FunctionType)))
+    for each in inner:
+        yield from _parts(each, module, seen)

@@ -72,7 +72,7 @@ class RunOutput:
         try:
             content = json.loads(text)
             before, commits = dict(content["arguments"]), list(content["commits"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise OptionError(
                 f"the record of {self.name!r} is not what vidcom2 wrote. Name another --output."
             ) from error
@@ -86,18 +86,31 @@ class RunOutput:
         self._write_record(json.dumps({"arguments": dict(arguments), "commits": commits}, indent=2) + "\n")
         return commits
 
-    def check_answer(self, name: str, before: RequestStamp, now: RequestStamp, what: str = "request") -> None:
-        """Check that the answer of this id is to what is asked now. Raises an OptionError if it is not."""
-        if before.given != now.given:
-            raise OptionError(
-                f"{self.name!r} has the answer to another {what} of id {name!r}. More may be added at the end. For "
-                "others name another --output."
-            )
-        if video_changed(before.video_file, now.video_file):
-            raise OptionError(
-                f"{self.name!r} has the answer about another video of {what} {name!r}: its file was "
-                f"{before.video_file}, and is {now.video_file}. Name another --output."
-            )
+    def check_answers(
+        self, answered: Mapping[str, RequestStamp], asked: Iterable[tuple[str, RequestStamp]], what: str = "request"
+    ) -> list[str]:
+        """Return the ids of the answers here to what is not asked now. `answered` is what this output returns.
+
+        Raises:
+            OptionError: on an id that is asked twice, and on an answer to something else than what is asked.
+        """
+        seen: set[str] = set()
+        for name, now in asked:
+            if name in seen:
+                raise OptionError(f"two {what}s have the id {name!r}. Give each its own.")
+            seen.add(name)
+            before = answered.get(name, now)
+            if before.given != now.given:
+                raise OptionError(
+                    f"{self.name!r} has the answer to another {what} of id {name!r}. More may be added at the end. For "
+                    "others name another --output."
+                )
+            if video_changed(before.video_file, now.video_file):
+                raise OptionError(
+                    f"{self.name!r} has the answer about another video of {what} {name!r}: its file was "
+                    f"{before.video_file}, and is {now.video_file}. Name another --output."
+                )
+        return [name for name in answered if name not in seen]
 
     def _check_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         before, now = _flat(before), _flat(now)
@@ -130,7 +143,8 @@ class AnswerFile(RunOutput):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.name, self.record = path, str(path), path.with_suffix(".run.json")
+        self.path, self.name = Path(os.path.realpath(path)), str(path)  # lock and record are beside the file of a link
+        self.record = self.path.with_suffix(".run.json")
 
     def locked(self) -> AbstractContextManager[None]:
         return locked_output(self.path)

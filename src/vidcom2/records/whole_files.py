@@ -23,14 +23,18 @@ class TakenError(ValueError):
 
 @contextmanager
 def growing_file(path: Path) -> Iterator[Path]:
-    """Yield the name of a temporary file that replaces `path` when the block ends.
+    """Yield the name of a temporary file that replaces `path` when the block ends. A link stays, and its file is
+    replaced. A file that others may not read stays so.
 
     The name is new, so that two processes which write `path` never write the same file, and no file of the user's has
     it. After an error the file is removed and `path` is unchanged. If the process is killed, the file stays.
     """
+    path = Path(os.path.realpath(path))
     part = path.with_name(f".{path.name}.{_new_id()}.part")
     try:
         yield part
+        if path.exists():
+            shutil.copymode(path, part)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

@@ -107,11 +107,12 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
     target.mkdir(parents=True, exist_ok=True)
     gone = written.keys() - code.keys() if isinstance(saved, PreTrainedConfig) and code else ()
     for name in gone:  # such as the file of a method that the config named before
-        if Path(name).name == name and _is_same(target / name, written[name]):
+        if Path(name).name == name and name.endswith(".py") and _is_same(target / name, written[name]):
             (target / name).unlink(missing_ok=True)
     for name, content in changed.items():
-        # A file that exists is replaced: it could be a link to one elsewhere, and several processes may save at once.
-        write_whole(target / name, content)
+        if (target / name).is_symlink():  # to a file elsewhere, which stays as it is
+            (target / name).unlink(missing_ok=True)
+        write_whole(target / name, content)  # several processes may save at once
 
 
 def check_repo(
@@ -207,7 +208,7 @@ def _read_fields(config: Path) -> dict[str, Any]:
     """Return what a config.json says; nothing if it cannot be read."""
     try:
         fields = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return fields if isinstance(fields, dict) else {}
 

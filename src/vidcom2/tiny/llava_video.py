@@ -7,7 +7,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from ..configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
 from ..modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from ..modeling.families.processing_llava_video import UncompressedLlavaVideoProcessor
+from ..modeling.families.processing_llava_video import LlavaVideoProcessor
 from .llava import tiny_llava_onevision
 
 
@@ -28,7 +28,7 @@ def tiny_llava_video(
     with torch.random.fork_rng(devices=[]):
         model = LlavaVideoForConditionalGeneration(VidCom2LlavaVideoConfig(**fields)).eval()
     model.load_state_dict(onevision.state_dict())
-    return model, UncompressedLlavaVideoProcessor(
+    return model, LlavaVideoProcessor(
         image_processor=processor.image_processor,
         video_processor=processor.video_processor,
         tokenizer=processor.tokenizer,

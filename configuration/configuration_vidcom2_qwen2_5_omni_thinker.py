@@ -16,15 +16,8 @@ class VidCom2Qwen2_5OmniThinkerConfig(ThinkerConfig, Qwen2_5OmniThinkerConfig):
     here loads in the stock class. From the config of a whole Qwen2.5-Omni, the thinker's part is taken.
 
     Raises:
-        ValueError: if a VidCom² setting is outside its accepted set, and on a Transformers that has no class for the
-            thinker without its head.
+        ValueError: if a VidCom² setting is outside its accepted set, and on a Transformers before 5.23.
     """
 
     model_type = "qwen2_5_omni_thinker"
     full_name = "Qwen2.5-Omni"
-
-    @staticmethod
-    def has_inner_model() -> bool:
-        from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni
-
-        return hasattr(modeling_qwen2_5_omni, "Qwen2_5OmniThinkerModel")

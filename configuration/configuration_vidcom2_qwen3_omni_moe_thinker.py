@@ -16,15 +16,8 @@ class VidCom2Qwen3OmniMoeThinkerConfig(ThinkerConfig, Qwen3OmniMoeThinkerConfig)
     here loads in the stock class. From the config of a whole Qwen3-Omni, the thinker's part is taken.
 
     Raises:
-        ValueError: if a VidCom² setting is outside its accepted set, and on a Transformers that has no class for the
-            thinker without its head.
+        ValueError: if a VidCom² setting is outside its accepted set, and on a Transformers before 5.23.
     """
 
     model_type = "qwen3_omni_moe_thinker"
     full_name = "Qwen3-Omni"
-
-    @staticmethod
-    def has_inner_model() -> bool:
-        from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe
-
-        return hasattr(modeling_qwen3_omni_moe, "Qwen3OmniMoeThinkerModel")

@@ -1,14 +1,15 @@
-"""What the configs of the thinkers of Qwen's Omni models share. They refuse a Transformers whose thinker has no inner
-model.
-"""
+"""What the configs of the thinkers of Qwen's Omni models share. They refuse a Transformers that is too old for them."""
 
 from typing import Any, ClassVar
+
+import transformers
 
 from .family_config import FamilyConfig
 
 
 class ThinkerConfig(FamilyConfig):
-    """A family's config that refuses a Transformers whose thinker has no inner model, which VidCom² extends.
+    """A family's config that refuses a Transformers without the inner model and the hooks of the processor that VidCom²
+    extends.
 
     Attributes:
         full_name: the name of the models, in words for the message.
@@ -16,18 +17,11 @@ class ThinkerConfig(FamilyConfig):
 
     full_name: ClassVar[str]
 
-    @staticmethod
-    def has_inner_model() -> bool:
-        """Whether Transformers has a class for the thinker without its head."""
-        raise NotImplementedError
-
     def __post_init__(self, **kwargs: Any) -> None:
-        if not self.has_inner_model():
-            import transformers
-
+        if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
             raise ValueError(
-                f"Transformers is {transformers.__version__}, whose {self.full_name} encodes videos in the class with "
-                "the head, but VidCom² extends the inner model that Transformers 5.21 put there. Upgrade Transformers, "
-                "or run the stock class without compression."
+                f"Transformers is {transformers.__version__}, but VidCom² needs 5.23 for {self.full_name}, whose "
+                "processor has a hook for the placeholders of videos only since then. Upgrade Transformers, or run the "
+                "stock class without compression."
             )
         super().__post_init__(**kwargs)

@@ -62,6 +62,7 @@ AROUND_THE_MODELS = {
     "evaluation",
     "explain",
     "frames",
+    "letters",
     "load",
     "many",
     "pipelines",

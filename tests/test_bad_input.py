@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video, placeholder_id, video_places
-from reference import language_model_lengths, reading_embeddings
+from reference import reading_embeddings
 from test_generate import make_prompt, run
 from torch import Tensor
 
@@ -144,6 +144,8 @@ def test_an_empty_video_is_refused(family: Family) -> None:
     assert_all_refuse(family, inputs, r"`pixel_values_videos` has shape \(\d+, 0.*at least one frame")
 
 
+# The others find frames, or positions, by the tokens before them.
+@only(lambda family: not (family.frames_are_images or (family.hears and not family.padded_frames)))
 def test_embeddings_run_beside_videos_as_their_ids_do(family: Family) -> None:
     inputs = family.one_video()
     embeddings = family.model.get_input_embeddings()(inputs["input_ids"])
@@ -157,6 +159,13 @@ def test_embeddings_run_beside_videos_as_their_ids_do(family: Family) -> None:
         for model in (family.model, reading_embeddings(family.stock))
     )
     assert torch.equal(ours, theirs)
+
+
+@only(lambda family: family.frames_are_images or (family.hears and not family.padded_frames))
+def test_embeddings_beside_videos_are_refused_where_ids_tell_what_is_what(family: Family) -> None:
+    inputs = family.one_video()
+    embeddings = {"inputs_embeds": family.model.get_input_embeddings()(inputs["input_ids"])}
+    assert_all_refuse(family, embeddings | family.videos_of(inputs), "`inputs_embeds` cannot be passed .*`input_ids`")
 
 
 def test_the_callers_positions_are_refused(family: Family) -> None:
@@ -205,9 +214,7 @@ def test_frames_of_one_token_and_odd_patch_grids_work(tmp_path: Path, side: int)
     theirs = stock.generate(**inputs, **greedy)
     assert torch.equal(model.generate(**inputs, **greedy, retention_ratio=1.0), theirs)
     assert pooled > 1 or torch.equal(model.generate(**inputs, **greedy), theirs)
-    with language_model_lengths(model) as lengths:
-        model(**inputs)
-    assert lengths == [2 + len(features.pooler_output[0])]
+    assert model(**inputs).past_key_values.get_seq_length() == 2 + len(features.pooler_output[0])
 
 
 def test_settings_beside_encoded_features_are_refused(family: Family) -> None:

@@ -35,6 +35,7 @@ def test_a_loaded_processor_returns_what_the_model_needs(tmp_path: Path) -> None
     expected = released(**asked, **needed)
     model, loaded = vidcom2.load(tmp_path, retention_ratio=1.0)
     inputs = loaded(**asked)
+    assert inputs.pop("num_kept_video_tokens").tolist() == [96]
     assert inputs.keys() == expected.keys() - {"video_metadata"} and "mm_token_type_ids" in inputs
     assert all(torch.equal(inputs[name], expected[name]) for name in inputs)
     assert torch.equal(model(**inputs).logits, stock(**inputs).logits)

@@ -307,7 +307,7 @@ def test_what_does_not_fit_or_cannot_be_compressed_is_refused(family: Family) ->
         "mm_encoder_outputs": {"image": family.stock.get_image_features(pixel_values=inputs["pixel_values"])}
     }
     too_few = rest | as_pixels(family.stock.config, tiles_in(inputs["pixel_values"])[1:])
-    with pytest.raises(ValueError, match="`inputs_embeds` cannot be passed with `pixel_values`"):
+    with pytest.raises(ValueError, match="`inputs_embeds` cannot be passed with frames of videos"):
         family.model(**embeddings)
     for call in (family.model, family.model.generate):
         with pytest.raises(ValueError, match="72 of them of frames, but `pixel_values` holds 7 rows of 9 tokens"):

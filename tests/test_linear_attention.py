@@ -9,7 +9,7 @@ import torch
 from conftest import Family
 from models import EACH_MODEL, RETENTION_RATIO
 from test_conversations import QUESTION
-from test_generate import NEW, batch_of_two, make_prompt, run
+from test_generate import NEW, UNEVEN, batch_of_two, make_prompt, run
 from torch import Tensor
 from transformers import BatchFeature, StaticCache
 
@@ -50,7 +50,7 @@ def questions(family: Family, *texts: str) -> list[Tensor]:
 def test_padding_of_the_compressed_prompt_does_not_reach_the_states(family: Family, images: bool) -> None:
     both, alone = batch_of_two(family, images)
     together = family.model(**both, use_cache=True)
-    assert together.past_key_values.cached_prompt.is_padded, "without padding nothing is tested"
+    assert not together.past_key_values.conversation.masks[0].all(), "without padding nothing is tested"
     for row, inputs in enumerate(alone):
         separate = family.model(**inputs, use_cache=True)
         torch.testing.assert_close(together.logits[row, -1], separate.logits[0, -1], **CLOSE)
@@ -91,7 +91,7 @@ def video_turn(family: Family, turn: Any, inputs: BatchFeature) -> tuple[dict[st
     }
     whole["attention_mask"][:, : inputs["input_ids"].shape[1]] = inputs["attention_mask"]
     new = {"input_ids": torch.cat([turn.sequences[:, -1:], inputs["input_ids"]], dim=1)}
-    return whole | family.videos_of(inputs), new | family.videos_of(inputs)
+    return whole | family.videos_of(inputs) | UNEVEN, new | family.videos_of(inputs) | UNEVEN
 
 
 def longer_question(family: Family, turn: Any, inputs: BatchFeature) -> tuple[dict[str, Any], dict[str, Any]]:

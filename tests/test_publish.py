@@ -147,8 +147,8 @@ def test_a_staged_repo_holds_the_code_byte_for_byte_and_the_base_unchanged(
     staged = stage(local_base(base_folder), tmp_path / "staged", {"retention_ratio": 0.4}, card)
     found = files_of(staged.folder)
     assert found.items() >= code_of(case.model_class).items()
-    unchanged = set(before) - {"config.json", "README.md", "model.safetensors"}
-    assert unchanged >= {"tokenizer.json", "tokenizer_config.json", "processor_config.json", "chat_template.jinja"}
+    unchanged = set(before) - {"config.json", "processor_config.json", "README.md", "model.safetensors"}
+    assert unchanged >= {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     assert all(found[name] == before[name] for name in unchanged)
     weights = {file.path: file.sha256 for file in staged.base.weights}
     assert weights == {"model.safetensors": hashlib.sha256(before["model.safetensors"]).hexdigest()}
@@ -157,6 +157,9 @@ def test_a_staged_repo_holds_the_code_byte_for_byte_and_the_base_unchanged(
     fields = fields_of(case.model_class, code_of(case.model_class))
     assert {name: config[name] for name in fields} == fields
     assert config["retention_ratio"] == 0.4 and config["compression_window"] is None
+    of_base, of_repo = (json.loads(files["processor_config.json"]) for files in (before, found))
+    own = {"retention_ratio": 0.4, "compression_method": "vidcom2", "max_video_tokens": None}
+    assert of_repo == of_base | own | {"auto_map": {"AutoProcessor": case.family.processor}}
     added = {*fields, *SETTING_NAMES, "_name_or_path"}
     assert "_name_or_path" not in config
     assert {k: v for k, v in config.items() if k not in added} == {k: v for k, v in stock.items() if k not in added}
@@ -186,7 +189,7 @@ def test_a_staged_processor_returns_what_the_model_needs(where: str, card: CardO
     assert all(torch.equal(inputs[name], expected[name]) for name in inputs)
     assert files_of(base) == before
     changed = {name for name, content in files_of(staged).items() if before.get(name, content) != content}
-    assert changed == {"config.json", "README.md", "tokenizer_config.json", where}
+    assert changed == {"config.json", "README.md", "tokenizer_config.json", "processor_config.json", where}
     assert repo.base is not None and not changed & {file.path for file in repo.base.files}
     assert changed - {"README.md"} <= listed_files((staged / "README.md").read_text()).keys()
 
@@ -595,7 +598,8 @@ def test_publishing_again_sends_changed_files_and_removes_stale_ones(
     hub.commit(REPO, old | kept, "by hand")
     changed = stage(staged.base, tmp_path / "again", {"retention_ratio": 0.3}, card)
     operations = {(op.action, op.path) for op in plan(changed, remote_state(api, REPO))}
-    assert operations == {("add", "README.md"), ("add", "config.json"), ("delete", "modeling_old.py")}
+    changed_files = {("add", name) for name in ("README.md", "config.json", "processor_config.json")}
+    assert operations == {*changed_files, ("delete", "modeling_old.py")}
     send(api, changed)
     assert hub.files(REPO).keys() == {".gitattributes", *staged.files, "model.safetensors", *kept}
     assert json.loads(hub.read(REPO, "config.json"))["retention_ratio"] == 0.3

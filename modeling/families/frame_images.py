@@ -249,12 +249,16 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         images, and are encoded with them. The features are marked as such, since the steps of `generate` do not know
         the ratio of the call."""
         inputs = super()._with_all_features(inputs, overrides, encode)
-        if inputs.get("pixel_values") is None or inputs.get("mm_encoder_outputs"):
+        image: Any = (inputs.get("mm_encoder_outputs") or {}).get("image")
+        if inputs.get("pixel_values") is None and image is None:
             return inputs
         if self.config.compression_settings(**overrides).may_drop:
             return inputs
-        image = self._encode(self.get_image_features, inputs)
-        encoded = {"image": FramesAndImages(pooler_output=image.pooler_output)}
+        image = image or self._encode(self.get_image_features, inputs)
+        encoded = {
+            **(inputs.get("mm_encoder_outputs") or {}),
+            "image": FramesAndImages(pooler_output=image.pooler_output),
+        }
         return without(inputs, ("pixel_values",)) | {"mm_encoder_outputs": encoded}
 
     def tiles_of(self, inputs: dict[str, Any]) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...configuration.compression_settings import CompressionSettings
 from ..encoding.video_features import ParentFeatures
 from ..hosting.in_transformers import is_2d
 from ..methods.compression import VideoCompression, VideoTokens
@@ -31,6 +32,17 @@ class QwenSoundModelMixin(QwenVideoModelMixin):
         """Encode the patches of all videos, as in `QwenVideoModelMixin`. The tower does not read the times of frames
         and the sizes of groups, which callers may pass with the videos."""
         return super().encode_videos(pixel_values_videos, **kwargs)
+
+    def with_videos(self, inputs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
+        """Return the arguments of a call as they are. Raise a ValueError on media beside embeddings, in which the
+        parent finds none of them."""
+        media = [name for name in (*SOUND[:1], "pixel_values", "pixel_values_videos") if inputs.get(name) is not None]
+        if media and inputs.get("input_ids") is None:
+            raise ValueError(
+                f"`inputs_embeds` cannot be passed with `{media[0]}`: positions follow from the tokens before images, "
+                "videos and sound. Pass `input_ids`."
+            )
+        return super().with_videos(inputs, settings)
 
     def group_sizes(self, compressions: Sequence[VideoCompression], inputs: dict[str, Any]) -> Sequence[Sequence[int]]:
         """Return how many placeholders of a video stand between its sounds, as the processor counted them."""

@@ -26,14 +26,6 @@ FORMER_NAME = "past_key_values"
 _NAMES = [field.name for field in dataclasses.fields(modeling_outputs.BaseModelOutputWithPast)]
 CACHE = "cache" if "cache" in _NAMES else FORMER_NAME
 
-if TYPE_CHECKING:
-    from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOutputWithPast
-else:
-    CausalLMOutputWithPast, MoeCausalLMOutputWithPast = (
-        getattr(modeling_outputs, f"Multimodal{name}", getattr(modeling_outputs, name))
-        for name in ("CausalLMOutputWithPast", "MoeCausalLMOutputWithPast")
-    )
-
 
 def with_cache_name(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return a call's arguments with the KV cache under today's name.
@@ -83,11 +75,7 @@ if TYPE_CHECKING:
         def get_video_features(self, **inputs: Any) -> Any: ...
         def generate(self, *args: Any, **arguments: Any) -> Any: ...
         def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]: ...
-        def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None: ...
-        def _prefill(self, *args: Any, **kwargs: Any) -> Any: ...
         def _expand_inputs_for_generation(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]: ...
-        def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None: ...
-        def _get_logits_processor(self, *args: Any, **kwargs: Any) -> Any: ...
         def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any: ...
 
         # By Transformers' own annotations, `model.to("cuda")` is an error: they are those of `Module.to`, with `self`.
@@ -173,10 +161,6 @@ def without_token_types(inputs: dict[str, Any]) -> dict[str, Any]:
     """Leave out token types, which serve to find positions: a short prompt already has its positions. Families whose
     attention reads types get those of the short prompt anew."""
     return without(inputs, ("token_type_ids", "mm_token_type_ids"))
-
-
-def wants_some_rows(logits_to_keep: int | Tensor) -> bool:
-    return not isinstance(logits_to_keep, int) or logits_to_keep != 0
 
 
 def is_2d(mask: Any) -> TypeGuard[Tensor]:
@@ -408,7 +392,8 @@ def _is_missing(mask: Any) -> bool:
 def _has_gaps(position_ids: Tensor) -> bool:
     if position_ids.ndim != 2 or position_ids.shape[1] == 1:
         return False
-    return not bool((position_ids.diff(dim=1) == 1).all())
+    steps = position_ids.diff(dim=1)
+    return bool((steps > 1).any() & (steps >= 0).all())  # Positions that start again are the caller's packed prompts.
 
 
 def _with_order(position_ids: Tensor, cache: Any) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.utils import logging
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
@@ -31,7 +31,7 @@ from ..hosting.in_transformers import (
 )
 from ..methods.compression import VideoCompression
 from .conversation_cache import Conversation, positions_by_order, using
-from .prompt_layout import Group, Layout, with_budgets, without_dropped
+from .prompt_layout import Group, Layout, between_ends, with_budgets, without_dropped
 from .refusals import OF_STOCK_PROMPTS, Asked, refuse
 
 logger = logging.get_logger(__name__)
@@ -220,11 +220,12 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             layout = None
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
                 if inputs.get("attention_mask") is None and before.masks is not None:
-                    inputs["attention_mask"], _ = before.with_new(None, *tokens.shape[:2], tokens.device)
+                    inputs["attention_mask"], _ = before.with_new(None, len(tokens), tokens.shape[1], tokens.device)
+                self._check_run(inputs, before)
                 return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
         else:
             before.check_mask(inputs.get("attention_mask"), len(tokens), tokens.shape[1])
-            inputs, layout = self._laid_out(inputs, name, features)
+            inputs, layout = self._laid_out(inputs, name, features, before)
         if _has_media(inputs):
             before = replace(before, is_known=True)
         call = self._with_positions(inputs, tokens, layout, before, settings, has_whole_conversation)
@@ -261,13 +262,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         features: Any = (inputs.get("mm_encoder_outputs") or {}).get("video")
         if inputs.get("pixel_values_videos") is not None:
             inputs = self.with_features(inputs, encode("all", inputs | overrides))
-        elif getattr(features, "video_compressions", None) is not None:  # which dropped nothing
-            whole = self.with_placeholders(features.pooler_output, inputs)
-            inputs = self.with_features(inputs, _ready(replace(features, pooler_output=whole)))
-        elif features is not None and not isinstance(features, VidCom2VideoFeatures):  # the stock class's
-            inputs = self.with_features(inputs, _ready(features))
         elif features is None:
             return inputs
+        elif not isinstance(features, VidCom2VideoFeatures) or features.video_compressions is not None:
+            # They are the stock class's, or of a budget that dropped nothing.
+            ready = _ready(features)
+            whole = self.with_placeholders(ready.pooler_output, inputs)
+            inputs = self.with_features(inputs, replace(ready, pooler_output=whole))
         ids = inputs.get("input_ids")
         return inputs if ids is None else inputs | {"input_ids": self.distinct_ids(ids, self.kinds_of(ids, inputs))}
 
@@ -288,7 +289,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # --- Where they stand
 
     def _laid_out(
-        self, inputs: dict[str, Any], name: str, features: VidCom2VideoFeatures
+        self, inputs: dict[str, Any], name: str, features: VidCom2VideoFeatures, before: Conversation
     ) -> tuple[dict[str, Any], Layout]:
         """Lay out the new tokens of a call, and put the features of its videos in their place.
 
@@ -309,8 +310,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             layout = with_budgets(kinds == VIDEO, groups)
         else:
             refuse(OF_STOCK_PROMPTS, Asked(inputs))
-            is_padding = attended.long().cumsum(dim=1) == 0
-            layout = without_dropped(~is_padding & self._kept(kinds, compressions))
+            layout = without_dropped(between_ends(attended) & self._kept(kinds, compressions))
             if name == "input_ids":
                 # A pad token would be new to the prompt, and `repetition_penalty` would see it. A mark would change
                 # what other tokens stand for.
@@ -318,9 +318,17 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 padding = tokens.gather(1, is_text.int().argmax(dim=1, keepdim=True))
         if name == "input_ids":
             tokens = self.distinct_ids(tokens, kinds)
-        moved = {
-            each: layout.laid_out(inputs[each][:, -num_new:]) for each in PER_TOKEN if inputs.get(each) is not None
-        }
+        moved = {each: inputs[each] for each in PER_TOKEN if inputs.get(each) is not None}
+        for each, values in moved.items():
+            values = torch.as_tensor(values, device=tokens.device)
+            if before.length:  # The tokens before those of a turn are the end of the last answer.
+                values = nn.functional.pad(values, (max(0, num_new - values.shape[1]), 0))
+            if values.shape[1] < num_new:
+                raise ValueError(
+                    f"`{each}` is {tuple(values.shape)}, but there are {num_new} new tokens. Pass what the processor "
+                    "returns."
+                )
+            moved[each] = layout.laid_out(values[:, -num_new:])
         inputs = self.with_features(inputs, _ready(features)) | {name: layout.laid_out(tokens, padding)} | moved
         return inputs, layout
 
@@ -398,6 +406,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         num_run = num_new if layout is None else layout.order.shape[1]
         after = before.later(num_new, num_run)
         if layout is None and not self.uses_mrope and before.masks is None and before.offset is None:
+            self._check_run(inputs, before)
             return Prepared(self.with_token_types(inputs), None, after)
         if not self.uses_mrope or has_whole_conversation or length == 0:
             offset = before.offset
@@ -444,6 +453,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             inputs = inputs | {"attention_mask": mask}
         return Prepared(inputs, layout, after)
 
+    def _check_run(self, inputs: dict[str, Any], before: Conversation) -> None:
+        """Check a mask that the language model gets as it is."""
+        if is_2d(mask := inputs.get("attention_mask")):
+            self.check_mask(mask, before.length)
+
     def _positioned(self, inputs: dict[str, Any], positions: Tensor, layout: Layout | None) -> dict[str, Any]:
         """Return the arguments with positions, and with token types only where attention reads them."""
         given = inputs.get("position_ids")
@@ -476,8 +490,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if before.offset is None:
             raise ValueError(
                 f"The KV cache holds {before.length} tokens, and it is not known where their positions end: another "
-                "model filled it, or it was rebuilt from keys and values. Pass the cache that this model's `generate` "
-                "or `forward` filled, pass `position_ids`, or start over without it."
+                "model filled it, this one did before `vidcom2.apply`, or it was rebuilt from keys and values. Pass "
+                "the cache that this model's `generate` or `forward` filled, pass `position_ids`, or start over "
+                "without it."
             )
         return before.offset
 
@@ -498,9 +513,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if settings.may_drop and bool((kinds == VIDEO).any()):
             raise ValueError(
                 f"The KV cache holds {before.length} tokens with videos among them, and it is not known whether the "
-                "model shortened their prompt: another model filled it, or it was rebuilt from keys and values. Pass "
-                "the cache that this model's `generate` or `forward` filled, pass `retention_ratio=1.0` if it holds "
-                "the prompt as it is, or start over without it."
+                "model shortened their prompt: another model filled it, this one did before `vidcom2.apply`, or it was "
+                "rebuilt from keys and values. Pass the cache that this model's `generate` or `forward` filled, pass "
+                "`retention_ratio=1.0` if it holds the prompt as it is, or start over without it."
             )
 
     def _warn_of_length(self, position_ids: Tensor) -> None:

@@ -92,6 +92,12 @@ def without_dropped(kept: Tensor) -> Layout:
     return Layout(order, order.clamp(min=0), rows)
 
 
+def between_ends(attended: Tensor) -> Tensor:
+    """Return a bool mask (B, L) that is False at the padding on either side of each prompt."""
+    counts = attended.long().cumsum(dim=1)
+    return (counts > 0) & (counts - attended.long() < counts[:, -1:])
+
+
 def remaining(kept: Tensor) -> Tensor:
     """Return where each row of a bool mask (B, L) is True: (B, L') int64, ascending, padded on the left with -1."""
     length = int(kept.sum(dim=1).max())

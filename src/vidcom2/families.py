@@ -240,7 +240,7 @@ FAMILIES: dict[str, Family] = {
             stock_processors=("Qwen2_5OmniProcessor",),
             frame="two frames together: a token for 28 × 28 pixels",
             part_of="qwen2_5_omni",
-            since="5.21",
+            since="5.23",
         ),
         Family(
             model_type="qwen3_vl",
@@ -269,7 +269,7 @@ FAMILIES: dict[str, Family] = {
             stock_processors=("Qwen3OmniMoeProcessor",),
             frame="two frames together: a token for 32 × 32 pixels",
             part_of="qwen3_omni_moe",
-            since="5.21",
+            since="5.23",
         ),
         Family(
             model_type="qwen3_5",

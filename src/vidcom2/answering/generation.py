@@ -194,7 +194,7 @@ def generate(
     positions: str,
     hook: StageHook = NO_HOOK,
     **arguments: Any,
-) -> Tensor:
+) -> Any:
     """Answer a batch of prompts whose videos are encoded.
 
     Args:
@@ -206,7 +206,8 @@ def generate(
         arguments: arguments of `generate`. It decodes greedily unless told `do_sample=True`.
 
     Returns:
-        Ids of the new tokens (B, n), with padding after the end of each answer.
+        Ids of the new tokens (B, n), with padding after the end of each answer. With `return_dict_in_generate`, what
+        Transformers returns.
 
     Raises:
         ValueError: on a batch or arguments that the model refuses, and on logits that are not numbers.
@@ -216,14 +217,14 @@ def generate(
     of_call = {"retention_ratio": 1.0} if keeps_all else {"compression_positions": positions}
     processors = LogitsProcessorList([*(arguments.pop("logits_processor", None) or ()), NumbersAlone()])
     with _borders_of_language_model(model, hook):
-        output: Any = model.generate(
+        output = model.generate(
             **{name: prompts[name] for name in (*OF_TEXTS, *OF_VIDEOS) if name in prompts},
             **encoded,
             **of_call,
             logits_processor=processors,
             **{"do_sample": False, "return_dict_in_generate": False, "num_return_sequences": 1, **arguments},
         )
-    return output[:, prompts["input_ids"].shape[1] :]
+    return output[:, prompts["input_ids"].shape[1] :] if isinstance(output, Tensor) else output
 
 
 @contextmanager

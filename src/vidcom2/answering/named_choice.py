@@ -1,110 +1,67 @@
-"""Which option of a multiple choice question the text of a model names. Nothing here imports PyTorch.
+"""Which option of a multiple choice question a free answer names. Nothing here imports PyTorch.
 
-Public evaluations decide this differently. Video-MME's takes the first capital of A to D, so that "A man walks" is A.
-MMMU's takes the last letter, and draws one at random where there is none. VLMEvalKit takes the only letter or text, and
-asks another model otherwise. Here a letter must be declared, or be the only one that is named; nothing is guessed.
+`vidcom2 eval` reads answers so where a model thinks aloud or a candidate answers by itself. Nothing is guessed: an
+option is named if it is declared as the answer, if the answer begins with it, or if no other is mentioned.
 """
 
 import re
 import string
 import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import partial
 
 LETTERS = string.ascii_uppercase
-# Stripped from both ends of each word. Signs of numbers stay, and so does punctuation inside words.
+# Stripped from both ends of each word, except from the beginning of numbers such as -5, .5 and <5.
 PUNCTUATION = ".,;:!?\"'`()[]{}<>*_“”‘’«»…。，、！？；：【】「」"
-
-# What encloses the thoughts of models, in the families' chat templates. The last two are Gemma 4's.
-THOUGHT_MARKS = ("<think>", "</think>", "<|channel>", "<channel|>")
+_OPENING = re.compile(rf"^[{re.escape(PUNCTUATION)}]*?(?=[<>]?=?[-+]?\.?\d|[^{re.escape(PUNCTUATION)}]|$)")
+# What encloses thoughts and final answers: tags, LaTeX and GLM's tokens.
 BEGINS_THOUGHT, ENDS_THOUGHT = re.compile(r"<think(?:ing)?>|<\|channel>"), re.compile(r"</think(?:ing)?>|<channel\|>")
-# What models put a final answer into: LaTeX, the tags of models that were trained with rewards, and GLM's tokens.
-BOX = re.compile(
-    r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)(?:\}|$)|<answer>(.*?)(?:</answer>|$)"
-    r"|<\|begin_of_box\|>(.*?)(?:<\|end_of_box\|>|$)",
-    re.S | re.I,
-)
+BOX = re.compile(r"""(?isx)\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)(?:\}|$)
+    |<(?:answer|\|begin_of_box\|)>(.*?)(?:</answer>|<\|end_of_box\|>|$)""")
 LATEX = re.compile(r"\\[A-Za-z]+\s*\{([^{}]*)\}")  # \text{B}
 
-# A letter that stands alone. "A" and "I" are words too, so only what follows them makes them letters.
-_WORD = "A-Za-z0-9\u00c0-\u024f"
-LETTER = re.compile(
-    rf"(?<![{_WORD}&°-])(?<![A-Za-z]['’.])(?<![Nn]/)"
-    rf"(?:[B-HJ-Z](?![{_WORD}&+#]|['’][A-Za-z]|-[A-Za-z0-9]|\.[A-Za-z]\.)"
-    rf"|A(?=['\"”»*_`$]|\s*(?:[^\s{_WORD}'\"”»*_`$&+#-]|$|[-–—]\s|\n|(?:and|or|nor|is|isn['’]t|are|because|since|as)\b))"
-    r"|I(?=\s*(?:[.):\]】]|$))"
-    r"|(?<=[(\[【])[a-z](?=[)\]】.:]))"
-)
-# A small letter counts only in brackets, or where a statement begins.
-SMALL = re.compile(
-    r"(?:[\W_]|\b(?:the|option|choice|letter)\b)*\b([a-z])"
-    r"(?=[\W_]*$|\s*[.):\]】,;*_\n](?![a-z]\.)|\s+(?:because|since|is)\b)"
-)
-BETWEEN = re.compile(
-    r"[\s)\]】.*_\"']*(?:,|/|、|\b(?:and|or|nor)\b|[和与或])[\s(\[【*_\"']*(?:(?:and|or|option)\s+)*[\s(\[【*_\"']*"
-)
-_OPENS = r"(?:[\W_]|\b(?:the|option|choice|letter|answer|be|it['’]?s|it\s+is|that)\b|选项)*"
-NOT_BEFORE = re.compile(
-    r"(?:\b(?:not|never|cannot|neither|than|instead\s+of|rul\w+\s+out|eliminat\w+|exclud\w+|except)|n['’]t|不是|不选|排除)"
-    rf"(?:\s+(?:choose|select|pick|think|believe|say))?{_OPENS}$",
-    re.I,
-)
-_CLOSES = r"[\s)\]】}\"'*_`]*"
-_FALSE = r"(?:incorrect|wrong|false|unlikely|impossible|ruled\s+out|eliminated|excluded|not)\b"
-NOT_AFTER = re.compile(
-    rf"{_CLOSES}(?:(?:is|are|was|can|could|do|does|must|would|should)\s*(?:not\b|n['’]t)|cannot\b|(?:选?项)?(?:不|是?错)"
-    rf"|(?:is|are|was|seems?|looks?|can\s+be|must\s+be|would\s+be)\s+(?:\w+ly\s+)?{_FALSE})",
-    re.I,
-)
-_TRUE = (
-    r"(?:correct|right|accurate|likely|plausible|best|answer)"
-    r"(?=\W*$|\s*[.,;:!*_)\n]|\s+(?:answer|option|choice|one|because|since|as)\b)"
-)
-TRUE_AFTER = re.compile(
-    rf"{_CLOSES}(?:[:–—-]\s*)?(?:(?:is|are|must\s+be|would\s+be|should\s+be|seems?|looks|appears)\s+(?:to\s+be\s+)?)?"
-    rf"(?:the\s+)?(?:(?:only|most|more|best)\s+)*{_TRUE}|{_CLOSES}(?:选?项)?是?(?:正确|对的)",
-    re.I,
-)
-LEADS = re.compile(r"\s*(?:$|[^\s\w]|[_\n]|(?:because|since|as)\b)")  # what follows a letter that begins a statement
-# What declares an answer: "the answer is", "Answer:", "the correct option would be", "答案是".
-_SUBJECT = (
-    r"(?:\b(?:answers?|(?<!each\s)(?<!every\s)(?:option|choice)|respuesta|resposta|réponse|antwort)\b"
-    r"|答案|选项|정답|答え|ответ)"
-)
-ANSWER = re.compile(
-    rf"{_SUBJECT}(?:(?!n['’]t|\bnot\b|\bnever\b|\bcannot\b|不|{_SUBJECT})[^.!?;\n]){{0,60}}?"
-    r"(?:\b(?:is|are|be|est|es|é|ist)\b|(?<!不)[是为]|[:=는은は]|\s[-–—]\s)",
-    re.I,
-)
-CHOSEN = re.compile(
-    r"\b(?:answer|so|therefore|thus|hence|choose|chose|pick|select|go(?:ing)?\s+with|think|believe|guess|say|must\s+be)\b|(?<!不)选择?",
-    re.I,
-)
-
-# What comes right before a declaration that is not the model's answer: "the wrong option is A", "I did not choose A".
-ANOTHERS = re.compile(
-    r"(?:\b(?:not|never|other|wrong|incorrect|second|third|next(?:\s+best)?|alternative|worst)|n['’]t)(?:\s+\w+)?\s+$",
-    re.I,
-)
-# What makes it no declaration: "one might think A", "at first I thought A", "if it meowed, the answer would be A".
-SUPPOSED = re.compile(
-    r"\b(?:might|may|could)\b(?:\s+\w+){0,3}\s*$"
-    r"|\b(?:one|you|some|many|others|people)(?:\s+\w+){0,2}\s*\b(?:choose|pick|select|think|believe|guess|say)$"
-    r"|\b(?:at\s+first|initially)\b(?:(?!\bbut\b)[^.!?\n])*$"
-    r"|\bif\b(?:(?!\bbut\b)[^.!?\n])*\b(?:would|was|were)\b(?:(?!\bbut\b)[^.!?\n])*$",
-    re.I,
-)
-# After these, "so B" takes back what was declared before.
-AGAIN = re.compile(r"\b(?:wait|actually|correction|sorry|hold\s+on|second\s+thought|hmm+)\b[^\n]*$", re.I)
-OF_AN_OPTION = re.compile(r"(?<!\w)[A-HJ-Z](?!\w)")  # "option A is" tells about A, not about the answer
-STATEMENT = 400  # characters after "the answer is" that are read as the answer
-TWO = -1  # stands for an option where two are named
+# To be read, an answer gets 𝐀 to 𝐙 for letters of options, 𝑨 to 𝒁 where these belong to names, and 𝐴 to 𝑍 for texts.
+_ANY, _S, _W = "[𝐀-𝐙𝐴-𝑍]", r"[^.!?;\n]", "A-Za-z0-9À-ɏ"  # any of them, within a sentence, within a word
+_AND, _N = "[ ]*(?:[,/、和与或][ ]*)?(?:(?:and|or|nor)[ ]+)?", rf"(?:(?!{_ANY}){_S}){{0,60}}?"
+_A = rf"[𝐀-𝐙](?:{_AND}[𝐀-𝐙]){{0,25}}(?!{_AND}[𝐀-𝐙])"  # letters that are mentioned together
+_D, _ALONE = _A.replace("𝐙", "𝐙𝑨-𝒁"), rf"^[^\w\n]*({_A})[^\w\n]*$"
+_pattern = partial(re.compile, flags=re.I | re.M | re.X)
+NEXT_TURN = _pattern(r"(?<=[\w.)])\W*?(?:\n\s*(?:question|q|human|user|problem)\b[\d ]*:|<\|im_|</s>)(?s:.)*")
+SMALL = _pattern(r"""\A[\W_]*(?:(?:the|my|final|best|correct|right|answer|option|choice|letter|is)\b[\W_]*)*
+    \b(?-i:[a-z])(?=[\W_]*$|\s*[.):\]】,;*_\n](?!(?-i:[a-z])\.)|\s+(?:because|since)\b)""")  # counts only here
+NAME = _pattern(r"""(?<![^\W_])(?!(?:options?|choices?|cho[os]+e|select|pick|answer|letter|therefore|hence|thus|\w+ly
+    |shows?|matches|fits|(?:leav|elimin|exclud)\w+|believe|think|guess|meant|because|n?either|both|then|than|rather
+    |with|were|over|that|since)\b)(an?|row|[A-Z]{4,})[ ]([𝐀-𝐙])""")  # "vitamin C", "Plan B"
+CORRECTED = _pattern(rf"\A(?s:.)*\b(?:wait|actually|correction|sorry|second\s+thought|meant)\b(?=(?s:.)*{_ANY})")
+DENIED = _pattern(rf"""(?:\b(?:no|not|never|neither|nor|than|at\s+(?:least|most)|without|except|instead\s+of
+    |rul\w+\s+out|(?:exclud|eliminat)\w+)\b|n['’]t\b|cannot|不是|不选|排除)(?:\s+(?:choose|pick|think|believe|say|that|is|it|be|an?|the
+    |answer|it['’]s))*[\s(]{{0,3}}(?:{_D}|{_ANY})|{_D}(?:选?项)?(?:都?不|是?错|[ ]*[✗✘❌])|{_D}[ )]*(?:(?:is|are|was|can
+    |could|do|does|must|would|should|seems?|looks?|be|ruled|\w+ly|all|less)[ ]+|[:–—-][ ]*)*(?:not|\w*n['’]t|cannot
+    |incorrect|wrong|false|unlikely|(?<=less[ ])\w+|impossible|out|no|excluded|plausible)\b""")
+OTHERS = _pattern(rf"\b(?:wrong|incorrect|others?|second|next|alternative|worst|remaining|rejected|tempting)\b{_S}*")
+SUPPOSED = _pattern(rf"""(?=\b{_S}{{0,200}}\b(?:would|were|was)\b){_S}{{0,200}}\bif\b(?![ ]I[ ]ha){_S}*
+    |\bif\b[^,.!?;\n]*|\b(?:at\s+first|initially|first\s+(?:thought|guess)|while|(?:al)?though|why|note|(?:one|you|some|many|others
+    |people|nobody)\s+(?:might|may|could|would|will|say))\b(?:(?!,?\s+but\b|,\s+I\b){_S})*""")
+ASKED, MAYBE = _pattern(rf"{_S}{{0,200}}\?"), _pattern(rf"\b(?:could|might|may)\b(?:(?!,?\s+but\b){_S})*")
+ALONE, FIRST = _pattern(_ALONE), _pattern(rf"\A[\W_]*({_A})(?=\s*(?:$|[^\s\w]|_|(?:because|since|as)\b|{_ANY}))")
+DECLARED = _pattern(rf"""(?:\b(?:answers?|ans|option|choice|respuesta|resposta|réponse|antwort|solution|conclusion
+    |prediction|selected|result)\b|答案|选项|정답|答え|正解|ответ){_N}(?:\b(?:is|are|be|est|es|é|ist)\b|[是为:=는은は→]
+    |->|[-–]\s){_N}({_A}|{_ANY})|({_A})[\s)*"']*(?:[:–—-]\s*)?(?:(?:is|are|must\s+be|would\s+be|seems|looks|appears)\s+
+    (?:to\s+be\s+)?)?(?:the\s+)?(?:only\s+)?(?:correct|right|accurate|true|yes|best|most\s+\w+|(?:right|correct|best)?
+    \s*(?:answer|one)|✓|✔)(?!\w)|({_A})(?:选?项)?是?(?:正确|对的)|{_ALONE}""")
+CHOSEN = _pattern(rf"""(?:\b(?:answer|so|therefore|thus|hence|cho[os]+e|pick|select|go(?:ing)?\s+with|think|believe
+    |guess|say|leav\w+|must\s+be)\b|选择?){_N}({_A})""")
 
 
 def normalised(text: str) -> str:
     """Return a text in lower case, without double spaces and punctuation around words: `"A  car!"` is `"a car"`."""
-    words = unicodedata.normalize("NFKC", text).casefold().split()
-    return " ".join(filter(None, (word.strip(PUNCTUATION) for word in words)))
+    words = _plain(text).casefold().split()
+    return " ".join(filter(None, (_OPENING.sub("", word, count=1).rstrip(PUNCTUATION) for word in words)))
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r"(?<![\w)])[−–](?=\d)", "-", unicodedata.normalize("NFKC", text))
+    return re.sub(r"([<>]=?)\s+(?=\d)", r"\1", text)  # signs stand at their numbers
 
 
 def final_text(text: str) -> str:
@@ -113,190 +70,47 @@ def final_text(text: str) -> str:
     text = BEGINS_THOUGHT.split(ENDS_THOUGHT.split(text)[-1])[0]
     boxes = ["".join(filter(None, found.groups())) for found in BOX.finditer(text)]
     text = next((box for box in reversed(boxes) if box.strip(" ._$…")), text)
-    for _ in range(2):
-        text = LATEX.sub(r"\1", text)
-    return text
+    return LATEX.sub(r"\1", LATEX.sub(r"\1", text))
 
 
 def named_choice(text: str, choices: Sequence[str]) -> int | None:
-    """Return the number of the option that a model's text names; None if it names none, or several.
-
-    The option whose text it is comes first. Then the letter that is declared last ("the answer is B", "B is correct",
-    a line with B alone; without these also "so B" and "I choose B"), then the letter that the text begins with, then
-    the only letter, then the option whose text alone occurs. Letters and texts after "not" and the like do not count,
-    nor do suppositions ("one might think A") and what is said of another option ("option A is about a cat").
-    """
-    text = unicodedata.normalize("NFKC", final_text(text))
-    found = _Reading(choices).of(text)
-    return None if found == TWO else found
-
-
-class _Group(NamedTuple):
-    """Letters that a text names together, such as "A and B"."""
-
-    start: int
-    end: int
-    options: frozenset[int]
-
-
-class _Reading:
-    """How texts are read that answer a question with these options. Its methods return an option, `TWO` or None."""
-
-    def __init__(self, choices: Sequence[str]) -> None:
-        self.texts = [normalised(choice) for choice in choices]
-        words = [r"[\W_]+".join(map(re.escape, text.split())) or r"(?!)" for text in self.texts]
-        self.patterns = [re.compile(self._alone(text, each), re.I) for text, each in zip(self.texts, words)]
-        self.lettered = [
-            re.compile(rf"(?<!\w)[(\[]?{letter}[)\].:,*_\s]+{each}", re.I) for letter, each in zip(LETTERS, words)
-        ]
-        self.with_letters = [  # such as "Person A"
-            pattern
-            for pattern, text, choice in zip(self.patterns, self.texts, choices)
-            if len(text) > 1 and LETTER.search(unicodedata.normalize("NFKC", choice))
-        ]
-
-    @staticmethod
-    def _alone(text: str, words: str) -> str:
-        """Return a pattern for an option's text between other words. "Yes" and "no" must be whole statements."""
-        if text in ("yes", "no"):
-            return rf"(?:^|(?<=[.,;:!?\n(*_\"'])|(?<=\bis))[\s*_\"']{{0,9}}{words}(?=[\s*_\"']*(?:[.,;:!?)\n]|$))"
-        return rf"(?<![{_WORD}-])(?<!\d[.,:]){words}(?![{_WORD}]|-\w|[.,:]\d)"
-
-    def of(self, text: str) -> int | None:
-        exact = self.exact(text)
-        if exact is not None:
-            return exact
-        declared = self.declared(text)
-        if declared is not None:
-            return declared
-        text = self.without_list(text)
-        lines = [self.leading(line) for line in text.split("\n")]
-        leading = {found for found in lines if found is not None}
-        if len(leading) > 1:
-            return TWO
-        if leading and lines[0] is not None:
-            return lines[0]
-        letters = only(option for group in self.groups(text) for option in group.options)
-        named = self.named(text)
-        if letters is None or named is None or letters == named:
-            return named if letters is None else letters
-        return TWO
-
-    def exact(self, text: str) -> int | None:
-        """Return the option whose text this is. A letter of an option is not taken for its text."""
-        whole = normalised(text)
-        is_letter = len(whole) == 1 and whole.upper() in LETTERS[: len(self.texts)]
-        return self.texts.index(whole) if whole in self.texts and whole and not is_letter else None
-
-    def declared(self, text: str) -> int | None:
-        """Return the option that is declared last as the answer, or, where none is, after "so", "I choose" and such."""
-        masked, groups = self.masked(text), self.groups(text)
-        found: list[tuple[bool, int, int | None]] = []  # whether it is declared as the answer, where, and the option
-        for pattern, as_answer in ((ANSWER, True), (CHOSEN, False)):
-            for each in pattern.finditer(masked):
-                before = masked[max(0, each.start() - 60) : each.start()]
-                if not (OF_AN_OPTION.search(each[0]) or ANOTHERS.search(before) or SUPPOSED.search(before + each[0])):
-                    option = self.declared_at(text, each.end(), may_be_text=as_answer)
-                    found.append((as_answer or bool(AGAIN.search(before)), each.end(), option))
-        for group in groups:
-            true = TRUE_AFTER.match(masked, group.end)
-            if true and not SUPPOSED.search(masked[max(0, group.start - 60) : group.start] + true[0]):
-                found.append((True, group.end, only(group.options)))
-        alone = [group for group in groups if is_alone(masked, group)]
-        if len({group.options for group in alone}) == 1:
-            found.append((True, alone[-1].end, only(alone[-1].options)))
-        for option, pattern in enumerate(self.lettered):  # "B. a dog: correct"
-            found += [
-                (True, each.end(), option) for each in pattern.finditer(text) if TRUE_AFTER.match(text, each.end())
-            ]
-        declared = [(as_answer, end, option) for as_answer, end, option in found if option is not None]
-        return max(declared)[2] if declared else None
-
-    def declared_at(self, text: str, start: int, may_be_text: bool) -> int | None:
-        tail = text[start : start + STATEMENT].lstrip(" \t\n*_:\"'").split("\n")[0]
-        option = self.leading(tail, anything_follows=True)
-        if option is None and may_be_text:
-            sentence = re.split(r"[.!?;](?:\s|$)", tail)[0]
-            option = self.exact(sentence)
-            if option is None:
-                option = self.named(sentence)
-            if option == TWO:  # "the answer is blue, because red is not seen"
-                first = self.exact(re.split(r"[,(]|\b(?:because|since|as|not)\b", sentence)[0])
-                return TWO if first is None else first
-        return option
-
-    def leading(self, text: str, anything_follows: bool = False) -> int | None:
-        """Return the option whose letter a text begins with."""
-        groups = self.groups(text)
-        if groups and re.fullmatch(_OPENS, text[: groups[0].start], re.I):
-            end = groups[0].end
-            if re.match(rf"{_CLOSES}[?？]", text[end:]):  # "is it A? No, B."
-                return None
-            if anything_follows or LEADS.match(text, end) or self.follows(text, end, groups[0].options):
-                return only(groups[0].options)
-        small = SMALL.match(text)
-        option = LETTERS.index(small[1].upper()) if small else len(self.texts)
-        return option if option < len(self.texts) else None
-
-    def follows(self, text: str, end: int, options: Iterable[int]) -> bool:
-        """Tell whether the text of one of these options follows."""
-        rest = normalised(text[end:])
-        return any(self.texts[option] and rest.startswith(self.texts[option]) for option in options)
-
-    def groups(self, text: str) -> list[_Group]:
-        """Return the letters of options that a text names and does not deny."""
-        masked = self.masked(text)
-        groups: list[_Group] = []
-        for found in LETTER.finditer(masked):
-            option = LETTERS.index(found[0].upper())
-            if option >= len(self.texts):
-                continue
-            last = groups[-1] if groups else None
-            if last is not None and BETWEEN.fullmatch(masked, last.end, found.start()):
-                groups[-1] = _Group(last.start, found.end(), last.options | {option})
-            else:
-                groups.append(_Group(found.start(), found.end(), frozenset({option})))
-        return [group for group in groups if not self.is_denied(masked, group)]
-
-    def is_denied(self, text: str, group: _Group) -> bool:
-        if NOT_BEFORE.search(text[max(0, group.start - 60) : group.start]):
-            return True
-        return bool(NOT_AFTER.match(text, group.end)) and not self.follows(text, group.end, group.options)
-
-    def masked(self, text: str) -> str:
-        """Return a text with blanks in place of the options in whose texts letters stand."""
-        for pattern in self.with_letters:
-            text = pattern.sub(lambda found: " " * len(found[0]), text)
-        return text
-
-    def without_list(self, text: str) -> str:
-        """Return a text without the options and their letters, if it repeats several of them."""
-        if sum(bool(pattern.search(text)) for pattern in self.lettered) > 1:
-            for pattern in self.lettered:
-                text = pattern.sub(" ", text)
-        return text
-
-    def named(self, text: str) -> int | None:
-        """Return the option whose text occurs in a text, and not as a part of another's."""
-        spans = [(found.span(), i) for i, pattern in enumerate(self.patterns) for found in pattern.finditer(text)]
-        return only(
-            option
-            for (start, end), option in spans
-            if not any(a <= start and end <= b and b - a > end - start for (a, b), _ in spans)
-            and not re.search(
-                r"(?:\b(?:not|no|never|without|neither|nor|than|instead\s+of)|n['’]t)(?:\s+(?:an?|the|any))?\s*$",
-                text[max(0, start - 30) : start],
-                re.I,
-            )
-        )
+    """Return the number of the option that a model's text names; None if it names none, or several."""
+    text, texts = NEXT_TURN.sub("", _plain(final_text(text))), [normalised(choice) for choice in choices]
+    whole = normalised(text)
+    if whole and whole in texts and whole.upper() not in [*LETTERS[: len(texts)]]:
+        return texts.index(whole)
+    said = _with_mentions(SMALL.sub(lambda start: start[0].upper(), text), texts)
+    asked, alone = (set(re.findall("[𝐀-𝐙]", "".join(each.findall(said)))) for each in (ASKED, ALONE))
+    for pattern in (CORRECTED, DENIED, OTHERS, SUPPOSED, ASKED, *[ALONE] * (len(alone) > 1)):
+        said = pattern.sub(" ", said)
+    said = next((each for each in (MAYBE.sub(" ", said), said) if re.search(_ANY, each)), "")
+    lists = len(asked) > 1 or len(set(re.findall(r"^[^\w\n]*([𝐀-𝐙])", said, re.M))) > 1
+    for pattern in (DECLARED, CHOSEN, *[FIRST] * (not lists)):
+        found = [next(filter(None, each.groups())) for each in pattern.finditer(said)]
+        if found:
+            said, lists = found[-1], False
+            break
+    kinds = "" if lists else "𝐀-𝐙𝑨-𝒁" if re.search("[𝐀-𝐙]", said) else "𝐴-𝑍"
+    named = {(ord(mark) - ord("𝐀")) % 52 for mark in re.findall(f"[{kinds}]", said)} if kinds else ()
+    return named.pop() if len(named) == 1 else None
 
 
-def only(options: Iterable[int]) -> int | None:
-    found = set(options)
-    return None if not found else found.pop() if len(found) == 1 else TWO
-
-
-def is_alone(text: str, group: _Group) -> bool:
-    """Tell whether letters are all that is on their line."""
-    before, after = text[: group.start].rpartition("\n")[2], text[group.end :].partition("\n")[0]
-    return not re.search(r"\w", before + after)
+def _with_mentions(text: str, texts: Sequence[str]) -> str:
+    before, end = rf"(?<![{_W}&°-])(?<![A-Z]['’.])(?<!n/)", rf"(?![{_W}&+#%]|['’][A-Z]|-\w|[.,:/]\d|\.[A-Z]\.)"
+    behind_it = "and|or|nor|isn?|are|would|because|since|as"
+    no_word = rf"(?=[\"'”»*_`$]|\s*(?:[^\s{_W}\"'”»*_`$&+#-]|$|[-–—]\s|\n|(?:{behind_it})\b))"
+    label, closes = r"(?:\b(?:the\s+)?(?:options?|choice|letter)\s+|选项\s*)[(\[*\"'`]*", r"[)\]}>\"'*_`$）】]*"
+    forms: list[tuple[int, int, str]] = []  # how early it is tried, the number of its mark, and its pattern
+    for number, (letter, option) in enumerate(zip(LETTERS, texts)):
+        words, alone = r"[\W_]+".join(map(re.escape, option.split())) or "(?!)", no_word if letter in "AI" else ""
+        one = rf"{before}(?:{label}(?-i:{letter}){closes}(?![{_W}])|(?-i:{letter}){closes}{end}{alone})"
+        both = rf"(?<!\w)(?:{label})?{letter}[)\].:,*_\s-]+{words}(?![{_W}]){closes}"
+        of_text = rf"(?<![{_W}<>=≤≥.+~≈#-])(?<![<>=≤≥]\s)(?<!\d[.,:/]){words}{end}"
+        if option in ("yes", "no"):  # which must be whole statements
+            of_text = rf"(?:^|(?<=[.,;:!?\n(*_\"'])|(?<=\bis\s))[\s*_\"']{{0,9}}{words}(?=[\s*_\"']*(?:[.,;:!?)\n]|$))"
+        forms += [(0, number, one), (1000 + len(option), number, both)]
+        forms += [(len(option), number + 52, of_text)] * (option.upper() not in [*LETTERS[: len(texts)]])
+    forms.sort(reverse=True)
+    pattern = re.compile("|".join(f"({pattern})" for *_, pattern in forms), re.I)
+    said = pattern.sub(lambda found: chr(ord("𝐀") + forms[(found.lastindex or 1) - 1][1]), text)
+    return NAME.sub(lambda found: f"{found[1]} {chr(ord(found[2]) + 104)}", said)

@@ -17,6 +17,7 @@ from ..modeling.methods.compression import VideoCompression
 from ..processors import of_whole_prompts
 from ..video.reading import Video
 from .chats import Prompt, chat_about
+from .named_choice import BEGINS_THOUGHT, ENDS_THOUGHT
 
 # MiniCPM-V's processor would cut large frames into slices.
 NO_SLICES = {"videos_kwargs": {"max_slice_nums": 1}}
@@ -50,13 +51,9 @@ def check_template_arguments(processor: ProcessorMixin, arguments: Mapping[str, 
         raise OptionError(
             f"`chat_template_kwargs` is {brief(arguments)}, but must be a dict: {{'enable_thinking': False}}."
         )
-    template = cast(Any, processor).chat_template
-    template = template.get("default") if isinstance(template, dict) else template
-    # SmolVLM's processor has another template for chats with a video.
-    template = getattr(inspect.getmodule(type(processor)), "DEFAULT_CHAT_TEMPLATE", template)
     taken = {*inspect.signature(ProcessorMixin.apply_chat_template).parameters, *OF_TEMPLATES}
     taken |= cast(Any, processor).tokenizer.special_tokens_map.keys()
-    known = _variables(str(template)) - (taken - {"tools", "documents"})
+    known = _variables(processor) - (taken - {"tools", "documents"})
     for name, value in arguments.items():
         if name not in known:
             raise OptionError(
@@ -75,9 +72,13 @@ def check_template_arguments(processor: ProcessorMixin, arguments: Mapping[str, 
             )
 
 
-def _variables(template: str) -> set[str]:
-    """Return the names that a chat template reads from its caller."""
-    text = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", template)  # a tag that only Transformers knows
+def _variables(processor: ProcessorMixin) -> set[str]:
+    """Return the names that a processor's chat template reads from its caller."""
+    template = cast(Any, processor).chat_template
+    template = template.get("default") if isinstance(template, dict) else template
+    # SmolVLM's processor has another template for chats with a video.
+    template = getattr(inspect.getmodule(type(processor)), "DEFAULT_CHAT_TEMPLATE", template)
+    text = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", str(template))  # a tag that only Transformers knows
     reader = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
     try:
         return jinja2.meta.find_undeclared_variables(reader.parse(text))
@@ -108,6 +109,21 @@ def prompt_text(processor: ProcessorMixin, prompt: Prompt, template_arguments: M
         raise OptionError(f"the model's chat template does not take the question{given}: {reason}") from error
     check_prompt(processor, text.replace(cast(Any, processor).video_token, "", 1))  # whatever part of a chat wrote it
     return text
+
+
+def begun_thought(prompt: str) -> str:
+    """Return the mark of a thought that a prompt begins on its last line, for the model to go on with; "" without."""
+    line = prompt.rstrip().rpartition("\n")[2]
+    found = BEGINS_THOUGHT.search(ENDS_THOUGHT.split(line)[-1])
+    return found[0] if found else ""
+
+
+def thinks_aloud(processor: ProcessorMixin, template_arguments: Mapping[str, Any]) -> bool:
+    """Tell whether a chat template makes the model think before it answers: the prompt begins a thought, or is not the
+    one with `enable_thinking=False`."""
+    text, arguments = prompt_text(processor, "?", template_arguments), {**template_arguments, "enable_thinking": False}
+    reads = "enable_thinking" in _variables(processor)
+    return bool(begun_thought(text)) or (reads and text != prompt_text(processor, "?", arguments))
 
 
 def check_template(processor: ProcessorMixin) -> None:

@@ -18,7 +18,8 @@ from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import ALIKE, OptionError, brief, did_you_mean, reason_of, sentence
 from ..records.jsonl import json_object, numbered_lines
 from ..records.run_record import RequestStamp, stamp_of
-from .questions import check_text, choices_of, id_of, prompt_of, video_from
+from .options import choices_of
+from .questions import check_text, id_of, prompt_of, video_from
 
 if TYPE_CHECKING:
     from ..video.reading import Video
@@ -141,6 +142,7 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
             raise OptionError("it has both `prompt` and `question`. Give one of them")
         asked = "question" if "question" in given else "prompt"
         check_text(given, asked)
+        options = choices_of(given)
         video = given.get("video")
         of_pictures: dict[str, Any] = {}
         if isinstance(video, PathLike):
@@ -162,7 +164,7 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
             id=known,
             video=cast("str | list[str] | Video", video),
             **of_pictures,
-            prompt=prompt_of(given[asked], choices_of(given)),
+            prompt=prompt_of(given[asked], options.texts if options else None),
             num_frames=_count(given, "num_frames"),
             max_new_tokens=_count(given, "max_new_tokens"),
             chat_template_kwargs=_template_arguments(given),

@@ -384,6 +384,6 @@ def command_line(options: Any, command: str, without: Sequence[str] = (), **show
     words = ["vidcom2", command]
     for name, value in {**given, **options.placement.given, **options.settings}.items():
         values = value if isinstance(value, list) else [value]
-        typed = option_name(name)
-        words += [typed] if value is True else [word for each in values for word in (typed, str(each))]
+        typed = option_name(f"no-{name}" if value is False else name)
+        words += [typed] if isinstance(value, bool) else [word for each in values for word in (typed, str(each))]
     return shlex.join(words)

@@ -87,6 +87,13 @@ class EvalOptions:
     batch_size: Annotated[int, typer.Option(help="How many questions one call of `generate` answers.", min=1)] = 8
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 32
     chat_template_kwargs: TemplateOption = None
+    letters: Annotated[
+        bool | None,
+        typer.Option(
+            help="Answer a question with options by its most probable letter, or read which option a text names.",
+            show_default="letters, unless the model thinks aloud",
+        ),
+    ] = None
 
     @property
     def folder(self) -> Path:
@@ -119,6 +126,7 @@ class EvalOptions:
             "num_frames": self.num_frames,
             "max_new_tokens": self.max_new_tokens,
             "chat_template_kwargs": template_arguments(self.chat_template_kwargs),
+            "letters": "unless the model thinks aloud" if self.letters is None else self.letters,
             **self.placement.of_answers,
             "settings": self.settings,
             **versions_of_answers(),
@@ -166,7 +174,7 @@ def eval_command(options: EvalOptions) -> None:
         if "refused" in result:
             print_line(f"[yellow]Refused:[/] {escape(named(result))}, {escape(result['refused'])}")
     for line in unanswered(results):
-        print_line(f"[yellow]Not answered:[/] {escape(line)}")
+        print_line(f"[yellow]Caution:[/] {escape(line)}")
     print_line(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
     print_verdict(verdict_of_eval(results))
     exit_with([f"{row['id']}: {row['error']}" for row in errors])
@@ -202,6 +210,7 @@ def _evaluated(
                 batch_size=options.batch_size,
                 max_new_tokens=options.max_new_tokens,
                 chat_template_kwargs=arguments["chat_template_kwargs"],
+                letters=options.letters,
                 progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
             )
         of_model = certificate_of(checkpoint.identity)

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from ..answering.candidates import AllTokens, Candidate
 from ..answering.generation import Batch, EncodedVideos, compress, encode, generate, joined
-from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT, THOUGHT_MARKS
+from ..answering.letters import FIRST_TOKEN, letter_answers
+from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT
 from ..answering.prepared_video import prepare_video
-from ..answering.prompting import padded, video_arguments
+from ..answering.prompting import begun_thought, padded, video_arguments
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
@@ -34,21 +35,10 @@ def rows_of_batch(shown: "ShownFrames", questions: Sequence[Question], max_new_t
             prepared.append(shown.prepared(question))
         except ValueError as error:
             rows[question.id] = row_of(question, error=one_line(error))
-    batches: dict[str, Batch] = {}
-    answers: dict[str, dict[str, Any]] = {each.question.id: {} for each in prepared}
-    for candidate in shown.candidates:
-        found = _answers_of(candidate, shown.checkpoint, prepared, max_new_tokens, batches) if prepared else []
-        for each, answer in zip(prepared, found, strict=True):
-            answers[each.question.id][candidate.label] = answer
-            whole = answers[each.question.id][AllTokens().label]
-            if "refused" in whole:
-                rows[each.question.id] = row_of(each.question, error=whole["refused"])
-            elif "text" in answer:
-                answer["correct"] = each.question.is_correct(answer["text"])
-                answer["agrees"] = each.question.agree(answer["text"], whole["text"])
-        if any(each.question.id in rows for each in prepared):
-            prepared, batches = [each for each in prepared if each.question.id not in rows], {}
-    return [rows.get(each.id) or row_of(each, answers=answers[each.id]) for each in questions]
+    for by_letter in (True, False):
+        group = [each for each in prepared if each.by_letter is by_letter]
+        rows |= _rows_of_group(shown, group, max_new_tokens) if group else {}
+    return [rows[each.id] for each in questions]
 
 
 def row_of(question: Question, **found: Any) -> dict[str, Any]:
@@ -82,11 +72,13 @@ class PreparedQuestion:
 
     Attributes:
         inputs: its inputs for a batch of one, without pixels.
+        by_letter: whether its answers are letters. Those of a batch all are, or none.
     """
 
     question: Question
     inputs: dict[str, Any]
     video: SeenVideo
+    by_letter: bool
 
 
 class ShownFrames:
@@ -102,8 +94,9 @@ class ShownFrames:
         num_frames: int,
         read: Callable[[str, int], Video],
         template_arguments: Mapping[str, Any] | None = None,
+        letters: bool = False,
     ):
-        self.template_arguments = template_arguments
+        self.template_arguments, self.letters = template_arguments, letters
         self.checkpoint, self.num_frames, self.read = checkpoint, num_frames, read
         self.candidates = candidates  # all tokens come first, since the others agree with them
         self.held: tuple[str, SeenVideo | ValueError] | None = None
@@ -124,12 +117,34 @@ class ShownFrames:
         if isinstance(video, ValueError):
             raise video
         inputs = video.written.prompt(of.processor, of.model, question.prompt, self.template_arguments)
-        return PreparedQuestion(question, inputs, video)
+        return PreparedQuestion(question, inputs, video, self.letters and question.choices is not None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Answers
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def _rows_of_group(
+    shown: ShownFrames, group: Sequence[PreparedQuestion], max_new_tokens: int
+) -> dict[str, dict[str, Any]]:
+    """Return the rows of questions that are answered together, by id."""
+    rows: dict[str, dict[str, Any]] = {each.question.id: row_of(each.question, answers={}) for each in group}
+    batches: dict[str, Batch] = {}
+    for candidate in shown.candidates:
+        found = _answers_of(candidate, shown.checkpoint, group, max_new_tokens, batches) if group else []
+        for each, answer in zip(group, found, strict=True):
+            answers = rows[each.question.id]["answers"]
+            answers[candidate.label] = answer
+            whole = answers[AllTokens().label]
+            if "refused" in whole:
+                rows[each.question.id] = row_of(each.question, error=whole["refused"])
+            elif "text" in answer:
+                answer["correct"] = each.question.is_correct(answer["text"])
+                answer["agrees"] = each.question.agree(answer["text"], whole["text"])
+        if any("error" in rows[each.question.id] for each in group):
+            group, batches = [each for each in group if "answers" in rows[each.question.id]], {}
+    return rows
 
 
 def _answers_of(
@@ -139,14 +154,18 @@ def _answers_of(
     max_new_tokens: int,
     batches: dict[str, Batch],
 ) -> list[dict[str, Any]]:
-    """Return a candidate's answer to each question. A batch of which it refuses a question is halved, until that
-    question is alone.
+    """Return a candidate's answer to each question, all of which are answered by a letter, or none. A batch of which it
+    refuses a question is halved, until that question is alone.
 
     Args:
         batches: the batches of these questions, by the settings of the vision tower.
+
+    Raises:
+        OptionError: if the model cannot answer by a letter.
     """
     model, processor = checkpoint.model, cast(Any, checkpoint.processor)
-    tokenizer = processor.tokenizer
+    tokenizer, first = processor.tokenizer, FIRST_TOKEN if prepared[0].by_letter else {}
+    new: Any
     try:
         settings = candidate.settings_in(model.config)
         tower = str(settings.vision_settings())
@@ -156,14 +175,19 @@ def _answers_of(
         if candidate.answer is not None:
             new, kept = candidate.answer(model, batches[tower], max_new_tokens)
         else:
-            new, kept = compressed_answers(model, batches[tower], settings, max_new_tokens)
+            length = 1 if first else max_new_tokens
+            new, kept = compressed_answers(model, batches[tower], settings, length, **first)
     except ValueError as error:
         if len(prepared) == 1:
             return [{"refused": one_line(error)}]
         halves = prepared[: len(prepared) // 2], prepared[len(prepared) // 2 :]
         return [each for half in halves for each in _answers_of(candidate, checkpoint, half, max_new_tokens, {})]
-    texts = [text_of(tokenizer, each.inputs["input_ids"][0], row) for each, row in zip(prepared, new, strict=True)]
-    return [{"text": text, "kept_share": share} for text, share in zip(texts, kept.tolist(), strict=True)]
+    if first:
+        found = letter_answers(tokenizer, new.logits[0], [len(each.question.choices or ()) for each in prepared])
+    else:
+        prompts = [each.inputs["input_ids"][0] for each in prepared]
+        found = [{"text": text_of(tokenizer, prompt, row)} for prompt, row in zip(prompts, new, strict=True)]
+    return [answer | {"kept_share": share} for answer, share in zip(found, kept.tolist(), strict=True)]
 
 
 def text_of(tokenizer: Any, prompt: Tensor, new: Tensor) -> str:
@@ -176,25 +200,17 @@ def text_of(tokenizer: Any, prompt: Tensor, new: Tensor) -> str:
         prompt: (L,) ids of the prompt.
         new: (n,) ids of the answer.
     """
-    added = tokenizer.added_tokens_decoder
-    marks = {i: str(token) for i, token in added.items() if token.special and str(token) in THOUGHT_MARKS}
-    parts, run = [], []
-    for token in [*new.tolist(), None]:
-        if token is None or token in marks:
-            parts += [tokenizer.decode(run, skip_special_tokens=True), marks.get(token, "")]
-            run = []
-        else:
-            run.append(token)
-    line = tokenizer.decode(prompt[-PROMPT_END:]).rstrip().rpartition("\n")[2]
-    begun = BEGINS_THOUGHT.search(ENDS_THOUGHT.split(line)[-1])  # thoughts that end there were not begun
-    return ((begun[0] if begun else "") + "".join(parts)).strip()
+    special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    marks = {i for i, each in special.items() if BEGINS_THOUGHT.fullmatch(each) or ENDS_THOUGHT.fullmatch(each)}
+    text = tokenizer.decode([i for i in new.tolist() if i in marks or i not in special])
+    return (begun_thought(tokenizer.decode(prompt[-PROMPT_END:])) + text).strip()
 
 
 def compressed_answers(
-    model: "VidCom2GenerationMixin", batch: Batch, settings: CompressionSettings, max_new_tokens: int
-) -> tuple[Tensor, Tensor]:
-    """Answer a batch with these settings. Return the ids of the new tokens (B, n), and the share of the scored tokens
-    that was kept (B,).
+    model: "VidCom2GenerationMixin", batch: Batch, settings: CompressionSettings, max_new_tokens: int, **more: Any
+) -> tuple[Any, Tensor]:
+    """Answer a batch with these settings. Return what `generate` returns, the ids of the new tokens (B, n) without more
+    arguments, and the share of the scored tokens that was kept (B,).
 
     Raises:
         ValueError: on settings that the method refuses for one of the videos, or the model for the batch, and on
@@ -205,6 +221,6 @@ def compressed_answers(
         if id(video) not in of_videos:
             of_videos[id(video)] = compress(model, video, settings)
     features = joined([of_videos[id(video)] for video in batch.videos])
-    new = generate(model, batch.inputs, features, settings.compression_positions, max_new_tokens=max_new_tokens)
+    new = generate(model, batch.inputs, features, settings.compression_positions, max_new_tokens=max_new_tokens, **more)
     shares = [len(each.indices) / each.num_tokens for each in features.video_compressions]
     return new, torch.tensor(shares, dtype=torch.float64)

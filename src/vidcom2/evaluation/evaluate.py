@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..answering.candidates import Candidate, compared_candidates
-from ..answering.prompting import check_template_arguments
+from ..answering.prompting import check_template_arguments, thinks_aloud
 from ..answering.questions import Question
 from ..answering.watched_model import model_identity, processor_identity
 from ..checkpoints import Checkpoint
@@ -42,6 +42,7 @@ def evaluate(
     batch_size: int = 8,
     max_new_tokens: int = 32,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    letters: bool | None = None,
     read: Callable[[str, int], Video] = read_video,
     progress: Progress = lambda *_: None,
 ) -> list[dict[str, Any]]:
@@ -56,14 +57,16 @@ def evaluate(
             are those after it.
         max_new_tokens: the most tokens that an answer may have.
         chat_template_kwargs: values for the model's chat template, such as `{"enable_thinking": False}`.
+        letters: whether the answer to a question with options is the most probable letter, as its first token. If not,
+            options are read in texts. None means yes, unless the model thinks aloud or a candidate answers by itself.
         read: reads a video's frames, and raises a ValueError if it cannot.
 
     Returns:
         The rows in the order of the questions. A row has `id`; `given`, the question's line; and either `answers`, by
         the labels of the candidates and "all tokens", or `error`, why there are none. An answer has `text`, `correct`
         (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or only
-        `refused`, why its method cannot do this. `video_file` is the size and the time of the last change of a video
-        that is a file.
+        `refused`, why its method cannot do this. A letter also has the `letter_logprobs` of all. `video_file` is the
+        size and the time of the last change of a video that is a file.
 
     Raises:
         OptionError: if the file holds rows of another model, or of other questions, candidates or arguments, or about
@@ -72,18 +75,21 @@ def evaluate(
     """
     compared = compared_candidates(candidates)
     check_template_arguments(checkpoint.processor, chat_template_kwargs)
-    of_template = dict(chat_template_kwargs or {})
+    of_template, own = dict(chat_template_kwargs or {}), [each.label for each in candidates if each.answer is not None]
+    if own and letters:
+        raise OptionError(f"`letters` is True, but {own[0]!r} answers by itself, in texts. Leave `letters` out.")
+    letters = not own and not thinks_aloud(checkpoint.processor, of_template) if letters is None else letters
     with ExitStack() as stack:
         if not isinstance(answers, AnswerFile):
             answers = AnswerFile(answers)
             stack.enter_context(answers.locked())
             run = _run(checkpoint, compared, read) | {"num_frames": num_frames, "max_new_tokens": max_new_tokens}
-            answers.claim(run | {"chat_template_kwargs": of_template}, commit())
+            answers.claim(run | {"chat_template_kwargs": of_template, "letters": letters}, commit())
         asked = ((question.id, stamp_of(question.given, question.video)) for question in questions)
         answers.check_answers(answers.answered(), asked, "question")
         rows = answers.rows_to_continue()
         left = [question for question in questions if question.id not in rows]
-        shown = ShownFrames(checkpoint, compared, num_frames, read, of_template)
+        shown = ShownFrames(checkpoint, compared, num_frames, read, of_template, letters)
         size = batch_size
         while left:
             progress("Answering", len(questions) - len(left), len(questions))
@@ -92,6 +98,8 @@ def evaluate(
             try:
                 done = rows_of_batch(shown, together, max_new_tokens)
                 size = batch_size
+            except OptionError:  # the model cannot answer any question so
+                raise
             except Exception as error:
                 full = is_out_of_memory(error)
                 reason = OUT_OF_MEMORY.format(memory_reason(error)) if full else reason_of(error)

@@ -76,10 +76,11 @@ def summary(
         Rows with `method`, `retention_ratio` and the call's `settings`; `questions`, how many it answered, and
         `kept_share`; `accuracy` and `agreement` with `_low`, `_high`, and the numbers of questions and videos, `_n` and
         `_videos`; `difference`, the accuracy minus that with all tokens on the same questions, with the same;
-        `no_option`, how many of the `of_choice` answers to multiple choice questions name no option, or several;
-        `unfinished`, how many of the `of_open` answers to other questions end within the model's thoughts; and
-        `by_kind`, the shares for each kind of question. A missing figure is None: accuracy where no right answer is
-        known, and all figures of a candidate that refuses all questions. `refused` says how many it refuses, and why.
+        `letter_share`, the mean probability that letters had where they were the answers; `no_option`, how many of the
+        `of_choice` other answers to multiple choice questions name no option, or several; `unfinished`, how many of the
+        `of_open` answers to other questions end within the model's thoughts; and `by_kind`, the shares for each kind of
+        question. A missing figure is None: accuracy where no right answer is known, and all figures of a candidate that
+        refuses all questions. `refused` says how many it refuses, and why.
     """
     answered = [
         (question, video_place(question.video), row["answers"])
@@ -97,9 +98,12 @@ def summary(
         result: dict[str, Any] = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
         result |= {"settings": candidate.overrides, "questions": len(given)}
         result |= {"kept_share": _mean([each.answer["kept_share"] for each in given])} | _shares(given)
-        of_choice = [each.question.names_no_option(each.answer["text"]) for each in given if each.question.choices]
+        letters = [each.answer["letter_logprobs"] for each in given if "letter_logprobs" in each.answer]
+        result["letter_share"] = _mean([sum(map(math.exp, each.values())) for each in letters])
+        texts = [each for each in given if "letter_logprobs" not in each.answer]
+        of_choice = [each.question.names_no_option(each.answer["text"]) for each in texts if each.question.choices]
         result |= {"no_option": sum(of_choice), "of_choice": len(of_choice)}
-        of_open = [is_unfinished(each.answer["text"]) for each in given if not each.question.choices]
+        of_open = [is_unfinished(each.answer["text"]) for each in texts if not each.question.choices]
         result |= {"unfinished": sum(of_open), "of_open": len(of_open)}
         result |= _difference([] if candidate is compared[0] else given)
         result["by_kind"] = {kind: _shares([each for each in given if each.question.kind == kind]) for kind in kinds}

@@ -18,6 +18,11 @@ NOTES = {
     "added to them, for the changes that so few videos may not have shown. So it is not empty where no answer changed. "
     "With one video there is no interval, since it says nothing about others.",
 }
+BY_LETTER = "Questions with options are answered by the most probable letter, as the first token."
+RATHER_NOT = (
+    "{}: the letters have {:.0f} % of the probability, so the model would rather begin with something else. Compare "
+    "with its answers as texts (--no-letters)."
+)
 # Answers that are none: the number of questions that they are counted of, the share of these above which a warning says
 # so, and what it says. Many answers without an option say more about their form than about the model.
 UNANSWERED = {
@@ -81,20 +86,24 @@ def _column(
 
 def unanswered(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each candidate of whose answers too many name no option, and for each that was still thinking.
-    The last one ends with what may help."""
+    The last of them ends with what may help. A line before them says if all tokens would rather answer with something
+    else than a letter."""
     lines = [
         f"{named(each)}: {each[name]} of {each[asked]} {what}"
         for each in results
         for name, (asked, most, what) in UNANSWERED.items()
         if each[name] > most * each[asked]
     ]
-    return [*lines[:-1], f"{lines[-1]} {MORE_TOKENS}"] if lines else []
+    lines[-1:] = [f"{line} {MORE_TOKENS}" for line in lines[-1:]]
+    share = results[0]["letter_share"]
+    return [RATHER_NOT.format(named(results[0]), 100 * share), *lines] if share is not None and share < 0.5 else lines
 
 
 def notes(results: Sequence[Mapping[str, Any]]) -> str:
-    """Explain the columns of the table."""
+    """Explain the columns of the table, and how questions with options are answered."""
     headings = table(results)[0]
-    return "\n".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in headings))
+    lines = [text for begin, text in NOTES.items() if any(each.startswith(begin) for each in headings)]
+    return "\n".join([*lines, *[BY_LETTER] * (results[0]["letter_share"] is not None)])
 
 
 def named(result: Mapping[str, Any]) -> str:
@@ -124,7 +133,7 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
     parts = [f"# {as_text(title)}", f"{asked} {origin}", pipes(table(results)), notes(results)]
     parts += ["By kind, in per cent:", pipes(by_kind)] if by_kind else []
     refused = [f"{named(each)}: {each['refused']}" for each in results if "refused" in each]
-    for what, lines in (("Not answered:", unanswered(results)), ("Refused:", refused)):
+    for what, lines in (("Cautions:", unanswered(results)), ("Refused:", refused)):
         parts += [what, "\n".join(f"- {line}" for line in lines)] if lines else []
     return "\n\n".join(parts) + "\n"
 

@@ -93,7 +93,7 @@ def tiny_qwen2_5_vl(
 
 def tiny_qwen2_5_omni_thinker(patch_size: int = PATCH_SIZE, **kwargs: Any) -> TinyModel:
     """Return a stock thinker of Qwen2.5-Omni with random float32 weights, and its processor. Its vision tower has the
-    blocks of `tiny_qwen2_5_vl`. Before Transformers 5.21 VidCom² cannot take it.
+    blocks of `tiny_qwen2_5_vl`. Before Transformers 5.23 VidCom² cannot take it.
 
     Args:
         patch_size: pixels per side of a patch. The processor scales frames to 128 · 28² pixels or more.
@@ -115,7 +115,7 @@ def tiny_qwen3_omni_moe_thinker(
 ) -> TinyModel:
     """Return a stock thinker of Qwen3-Omni with random float32 weights, and its processor. Its vision tower and its
     language model are like those of `tiny_qwen3_vl_moe`. Its answers hold no special tokens, since a further turn would
-    take a placeholder for that of a video. Before Transformers 5.21 VidCom² cannot take it.
+    take a placeholder for that of a video. Before Transformers 5.23 VidCom² cannot take it.
 
     Args:
         patch_size: pixels per side of a patch. The processor scales frames to 128 · 32² pixels or more.

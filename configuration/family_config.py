@@ -58,7 +58,6 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
         "image_hidden_states",
         "video_hidden_states",
         "rope_deltas",
-        "prompt_positions",
     ]
     video_processor_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     tokenizer_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})

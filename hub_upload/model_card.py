@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData, metadata_load
@@ -16,6 +17,7 @@ from ..configuration.compression_settings import COMPRESSION_METHODS, Compressio
 from ..errors import CheckpointError
 from ..evaluation.tables import as_text, pipes
 from ..families import FAMILIES, Family
+from ..processors import can_be_counted
 from ..repo_shape import CARD, PIPELINE_TASK
 from ..shipping.shipped_code import held_methods
 from ..shipping.shipped_files import shipped_paths
@@ -213,6 +215,7 @@ def model_card(
         vllm_command=vllm_command(options.repo, config),
         repo=options.repo,
         tag=options.tag,
+        short=can_be_counted(SimpleNamespace(**config)),
         pixels="pixel_values" if frames_are_images else "pixel_values_videos",
         settings=setting_rows(
             config, family, held_methods(config["compression_method"], config["vision_method"], more_methods)

@@ -16,7 +16,7 @@ ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
     *("modeling.families", "modeling", ".errors", ".families", "vllm_plugin"),
     *(".repo_shape", ".hub_calls", ".checks", ".toys", ".presets", ".placement"),
-    *(".finding_checkpoints", ".devices"),
+    *(".finding_checkpoints", ".devices", ".processors"),
     *("tiny", "video", "records", ".checkpoints"),
     *("answering", "live", "evaluation", "measuring", "explaining", "demo"),
     *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__"),
@@ -38,8 +38,12 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-# A config is valid only if the methods that it names are here, which lie above the settings that they read.
-EXCEPTIONS = {("configuration.family_config", "modeling.registered_methods")}
+# Configs check that the methods that they name are here, and processors count by them. The list of those that are here
+# lies above both, since it names the methods of every room.
+EXCEPTIONS = {
+    ("configuration.family_config", "modeling.registered_methods"),
+    ("modeling.prompt.processing_short_prompts", "modeling.registered_methods"),
+}
 
 
 def room_of(module: str) -> str:

@@ -1,8 +1,9 @@
 """What families share whose parent takes a video's frames for images: a frame is a row of `pixel_values`, like a tile.
 
-The prompt tells which rows are frames (`frame_marks.py`). Here they are taken out of `pixel_values` before a call is
-described, and become a video as in other families: `pixel_values_videos`, with `num_frames` of each video. The features
-of frames and images are joined again, in the order of the prompt, before the parent sees them.
+This project's processor passes frames as a video, as in other families: `pixel_values_videos`, with `num_frames` of
+each video. In the prompt of a stock processor the text tells which rows are frames (`frame_marks.py`), and here they
+are taken out of `pixel_values`. The features of frames and images are joined again, in the order of the prompt, before
+the parent sees them.
 """
 
 from collections.abc import Sequence

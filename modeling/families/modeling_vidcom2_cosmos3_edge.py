@@ -26,7 +26,7 @@ class VidCom2Cosmos3EdgeModel(QwenVideoModelMixin, Cosmos3EdgeModel):
 
 
 class VidCom2Cosmos3EdgeForConditionalGeneration(VidCom2GenerationMixin, Cosmos3EdgeForConditionalGeneration):
-    """Cosmos 3 Edge that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Cosmos 3 Edge that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Cosmos3EdgeModel`.

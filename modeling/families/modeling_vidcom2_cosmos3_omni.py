@@ -22,7 +22,7 @@ class VidCom2Cosmos3OmniModel(QwenVideoModelMixin, Cosmos3OmniModel):
 
 
 class VidCom2Cosmos3OmniForConditionalGeneration(VidCom2GenerationMixin, Cosmos3OmniForConditionalGeneration):
-    """Cosmos 3's reasoner that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Cosmos 3's reasoner that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications: those of `VidCom2Qwen3VLForConditionalGeneration`; the inner `model` is a `VidCom2Cosmos3OmniModel`.
     """

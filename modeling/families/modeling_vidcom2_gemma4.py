@@ -29,7 +29,7 @@ class VidCom2Gemma4Model(GemmaVideosMixin, Gemma4Model):
 
 
 class VidCom2Gemma4ForConditionalGeneration(GemmaGenerationMixin, Gemma4ForConditionalGeneration):
-    """Gemma 4 that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Gemma 4 that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Gemma4Model`.

@@ -30,7 +30,7 @@ class VidCom2Gemma4UnifiedModel(GemmaVideosMixin, Gemma4UnifiedModel):
 
 
 class VidCom2Gemma4UnifiedForConditionalGeneration(GemmaGenerationMixin, Gemma4UnifiedForConditionalGeneration):
-    """Gemma 4 Unified that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Gemma 4 Unified that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Gemma4UnifiedModel`.

@@ -19,7 +19,7 @@ class VidCom2Glm46VModel(GlmVideoModelMixin, Glm46VModel):
 
 
 class VidCom2Glm46VForConditionalGeneration(GlmGenerationMixin, Glm46VForConditionalGeneration):
-    """GLM-4.6V that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """GLM-4.6V that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications: those of `VidCom2Glm4vForConditionalGeneration`; the inner `model` is a `VidCom2Glm46VModel`.
     """

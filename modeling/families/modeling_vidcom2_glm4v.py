@@ -24,7 +24,7 @@ class VidCom2Glm4vModel(GlmVideoModelMixin, Glm4vModel):
 
 
 class VidCom2Glm4vForConditionalGeneration(GlmGenerationMixin, Glm4vForConditionalGeneration):
-    """GLM-4V that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """GLM-4V that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Glm4vModel`.

@@ -19,7 +19,7 @@ class VidCom2Glm4vMoeModel(GlmVideoModelMixin, Glm4vMoeModel):
 
 
 class VidCom2Glm4vMoeForConditionalGeneration(GlmGenerationMixin, Glm4vMoeForConditionalGeneration):
-    """GLM-4V-MoE that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """GLM-4V-MoE that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications: those of `VidCom2Glm4vForConditionalGeneration`, and
         - the inner `model` is a `VidCom2Glm4vMoeModel`.

@@ -27,7 +27,7 @@ class VidCom2InternVLModel(FrameImagesModelMixin, InternVLModel):
 
 
 class VidCom2InternVLForConditionalGeneration(FrameImagesGenerationMixin, InternVLForConditionalGeneration):
-    """InternVL that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """InternVL that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2InternVLModel`.

@@ -78,7 +78,7 @@ class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
 
 
 class VidCom2LlavaNextVideoForConditionalGeneration(VidCom2GenerationMixin, LlavaNextVideoForConditionalGeneration):
-    """LLaVA-NeXT-Video that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """LLaVA-NeXT-Video that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2LlavaNextVideoModel`.

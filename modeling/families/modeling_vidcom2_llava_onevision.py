@@ -35,7 +35,7 @@ class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
 
 
 class VidCom2LlavaOnevisionForConditionalGeneration(VidCom2GenerationMixin, LlavaOnevisionForConditionalGeneration):
-    """LLaVA-OneVision that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """LLaVA-OneVision that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2LlavaOnevisionModel`.

@@ -132,8 +132,8 @@ class VidCom2LlavaVideoModel(LlavaVideosMixin, LlavaVideoModel):
           where.
 
     With `"trailing"`, the features enter the language model in another order than in the uncompressed prompt: a frame's
-    kept tokens, then its newlines. Their placeholders, and so `prompt_positions`, are those of `"all"`, in ascending
-    order. They tell which positions of the prompt a frame still fills, not which feature came from which position.
+    kept tokens, then its newlines. Their placeholders are those of `"all"`, in ascending order. They tell which
+    places of the prompt a frame still fills, not which feature came from which place.
     """
 
     config: VidCom2LlavaVideoConfig

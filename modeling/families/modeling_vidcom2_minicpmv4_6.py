@@ -26,9 +26,9 @@ class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByT
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video. The parent's returns those of each tile.
-        - `forward` finds in the prompt which frames belong to which video, and leaves the dropped tokens out of it. The
-          marks around a frame and its slices are structure, and stay even if the frame keeps nothing.
-        - it also takes `num_frames_per_video` and `num_patches_per_frame`, which the processor does not return.
+        - `forward` finds in a stock prompt which frames belong to which video, and leaves the dropped tokens out of
+          it. The marks around a frame and its slices are structure, and stay even if the frame keeps nothing.
+        - it also takes `num_frames_per_video` and `num_patches_per_frame`, which the stock processor does not return.
         - prompts of a batch that continue a KV cache with different numbers of tokens are refused.
 
     All tokens of a frame are scored, those of its slices together with those of the frame as a whole.
@@ -205,7 +205,7 @@ class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByT
 
 
 class VidCom2MiniCPMV4_6ForConditionalGeneration(VidCom2GenerationMixin, MiniCPMV4_6ForConditionalGeneration):
-    """MiniCPM-V 4.6 that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """MiniCPM-V 4.6 that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2MiniCPMV4_6Model`.

@@ -34,7 +34,7 @@ class VidCom2Qwen2_5OmniThinkerModel(QwenSoundModelMixin, Qwen2_5OmniThinkerMode
 class VidCom2Qwen2_5OmniThinkerForConditionalGeneration(
     QwenSoundGenerationMixin, Qwen2_5OmniThinkerForConditionalGeneration
 ):
-    """Qwen2.5-Omni's thinker that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Qwen2.5-Omni's thinker that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen2_5OmniThinkerModel`.

@@ -24,7 +24,7 @@ class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
 
 
 class VidCom2Qwen2_5_VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2_5_VLForConditionalGeneration):
-    """Qwen2.5-VL that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Qwen2.5-VL that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen2_5_VLModel`.

@@ -23,7 +23,7 @@ class VidCom2Qwen2VLModel(QwenVideoModelMixin, Qwen2VLModel):
 
 
 class VidCom2Qwen2VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2VLForConditionalGeneration):
-    """Qwen2-VL that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Qwen2-VL that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen2VLModel`.

@@ -29,7 +29,7 @@ class VidCom2Qwen3_5Model(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5Mode
 
 
 class VidCom2Qwen3_5ForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5ForConditionalGeneration):
-    """Qwen3.5 that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Qwen3.5 that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen3_5Model`.

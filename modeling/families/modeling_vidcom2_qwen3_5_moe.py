@@ -24,7 +24,7 @@ class VidCom2Qwen3_5MoeModel(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5M
 
 
 class VidCom2Qwen3_5MoeForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5MoeForConditionalGeneration):
-    """Qwen3.5-MoE that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Qwen3.5-MoE that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications: those of `VidCom2Qwen3_5ForConditionalGeneration`, and
         - the inner `model` is a `VidCom2Qwen3_5MoeModel`.

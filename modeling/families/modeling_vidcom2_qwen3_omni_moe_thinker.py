@@ -30,7 +30,7 @@ class VidCom2Qwen3OmniMoeThinkerModel(QwenSoundModelMixin, Qwen3OmniMoeThinkerMo
 class VidCom2Qwen3OmniMoeThinkerForConditionalGeneration(
     QwenSoundGenerationMixin, Qwen3OmniMoeThinkerForConditionalGeneration
 ):
-    """Qwen3-Omni's thinker that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Qwen3-Omni's thinker that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications: those of `VidCom2Qwen2_5OmniThinkerForConditionalGeneration`, and
         - the inner `model` is a `VidCom2Qwen3OmniMoeThinkerModel`.

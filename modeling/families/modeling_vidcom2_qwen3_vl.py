@@ -26,7 +26,7 @@ class VidCom2Qwen3VLModel(QwenVideoModelMixin, Qwen3VLModel):
 
 
 class VidCom2Qwen3VLForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLForConditionalGeneration):
-    """Qwen3-VL that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Qwen3-VL that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen3VLModel`.

@@ -21,7 +21,7 @@ class VidCom2Qwen3VLMoeModel(QwenVideoModelMixin, Qwen3VLMoeModel):
 
 
 class VidCom2Qwen3VLMoeForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLMoeForConditionalGeneration):
-    """Qwen3-VL-MoE that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """Qwen3-VL-MoE that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications: those of `VidCom2Qwen3VLForConditionalGeneration`, and
         - the inner `model` is a `VidCom2Qwen3VLMoeModel`.

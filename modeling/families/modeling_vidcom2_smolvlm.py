@@ -64,7 +64,7 @@ class VidCom2SmolVLMModel(FrameImagesModelMixin, SmolVLMModel):
 
 
 class VidCom2SmolVLMForConditionalGeneration(FrameImagesGenerationMixin, SmolVLMForConditionalGeneration):
-    """SmolVLM that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """SmolVLM that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2SmolVLMModel`.

@@ -176,7 +176,7 @@ def _check_length(mask: Tensor, num_tokens: int) -> None:
 
 
 class VidCom2VideoLlama3ForConditionalGeneration(VidCom2GenerationMixin, VideoLlama3ForConditionalGeneration):
-    """VideoLLaMA3 that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+    """VideoLLaMA3 that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2VideoLlama3Model`.

@@ -222,7 +222,7 @@ def test_arguments_of_generate_are_passed_on(family: Family, video: Video) -> No
     answer = ask(video, family, streamer=streamer, **arguments)
     assert answer == by_hand(family.model, family, video, **arguments)[0]
     assert answer.isalpha() and not ask(video, family).isalpha()
-    assert streamer.tokens == answer.full_prompt_tokens + answer.new_tokens
+    assert streamer.tokens == answer.prompt_tokens + answer.new_tokens
 
 
 def test_measure_reports_the_figures_of_both_answers(family: Family, video: Video) -> None:

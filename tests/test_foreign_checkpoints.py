@@ -385,6 +385,7 @@ def test_kinds_of_questions_and_names_of_files_are_text_in_the_page_of_results()
     shares = {"agreement": 1.0, "agreement_low": None, "agreement_high": None, "agreement_n": 2}
     kind = "a | b\n\n# <b>[x](https://evil.example)"
     of_kinds = {"accuracy": None, "by_kind": {kind: shares}, "no_option": 0, "of_choice": 0, "questions": 2}
+    of_kinds |= {"unfinished": 0, "of_open": 2, "agreement_videos": 1, "difference_videos": 0, "letter_share": None}
     result = {"method": "vidcom2", "retention_ratio": 0.25, "kept_share": 0.25, **of_kinds, **shares}
     page = markdown("clips\n# <i>", [result], 0, "origin")
     assert page.startswith("# clips # \\<i>\n") and page.count("\n#") == 0

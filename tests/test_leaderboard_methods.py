@@ -25,6 +25,7 @@ from vidcom2.answering import generation
 from vidcom2.answering.generation import EncodedVideos, encode
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.modeling.methods import method_vidcom2, users_methods
 from vidcom2.modeling.methods.method_vidcom2 import frame_means
 from vidcom2.toys import PREFIX, TOYS
@@ -143,6 +144,8 @@ def test_holitom_keeps_and_merges_what_the_released_code_does(
     assert int(static.sum() - firsts.sum()) == case["reduced"]
     monkeypatch.setattr(method_holitom, "shares", lambda *_: (case["of_static"], case["of_dynamic"]))
     monkeypatch.setattr(method_holitom, "exact_total", lambda *_: len(case["indices"]))
+    unchecked = replace(COMPRESSION_METHODS["holitom"], function=method_holitom.holitom, count=None)
+    monkeypatch.setitem(COMPRESSION_METHODS, "holitom", unchecked)
     got = compressed(tokens, attention, case["ratio"], "holitom")
     assert got.indices.tolist() == case["indices"]
     sums = got.kept(tokens.flatten(0, 1)).sum(dim=-1)

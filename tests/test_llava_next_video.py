@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from vidcom2 import CompressionSettings, VidCom2LlavaNextVideoConfig, VidCom2LlavaNextVideoForConditionalGeneration
-from vidcom2.modeling.prompt.conversation_cache import positions_made_for
+from vidcom2.modeling.prompt.prompt_compression import positions_made_for
 from vidcom2.tiny.common import TINY_TOWER
 
 CASE = next(case for case in MODELS if case.name == "llava_next_video")

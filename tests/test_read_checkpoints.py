@@ -20,6 +20,7 @@ from transformers import BatchFeature, Qwen2VLImageProcessor, Qwen3VLProcessor, 
 from transformers.video_utils import VideoMetadata
 
 import vidcom2
+from vidcom2.processors import restore
 from vidcom2.tiny.qwen import QWEN2_VL_CHAT_TEMPLATE
 from vidcom2.tiny.tokens import chat_tokenizer
 
@@ -59,6 +60,7 @@ def read(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     assert type(model) is case.model_class
     family = Family(replace(case, grid=(2, 3)), folder, case.stock_class.from_pretrained(folder).eval(), processor)
     family.model = model
+    restore(processor)  # The stock class runs the same prompts.
     return checkpoint, family
 
 

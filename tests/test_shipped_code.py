@@ -46,8 +46,7 @@ def test_a_repo_holds_exactly_the_code_that_transformers_finds(case: ModelCase, 
         "AutoModelForMultimodalLM": model,
     }
     named = [*fields["auto_map"].values(), *(task["impl"] for task in fields["custom_pipelines"].values())]
-    if not case.native:
-        named.append("processing_llava_video.LlavaVideoProcessor")
+    named.append(case.family.processor)
     reached = set()
     for value in named:
         file = tmp_path / f"{value.split('.')[0]}.py"
@@ -85,7 +84,7 @@ def test_the_code_in_a_repo_differs_from_the_package_only_in_names_of_rooms(case
             continue
         for ours, theirs in zip(files[name], content.decode().splitlines(), strict=True):
             if ours != theirs:
-                module = re.fullmatch(r"\s*from \.+(?:\w+\.)+(\w+) import .*", ours)[1]
+                module = re.fullmatch(r"\s*from \.+(?:\w+\.)*(\w+) import .*", ours)[1]
                 assert theirs.split("from .")[1].split()[0] == module and f"{module}.py" in files
                 differing += 1
     assert differing
@@ -106,9 +105,9 @@ def test_a_familys_settings_equal_those_of_its_config(case: ModelCase) -> None:
 
 IMPORTED = {
     *("torch", "transformers", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "inspect"),
-    *("itertools", "math", "numbers", "types", "typing", "weakref"),
+    *("itertools", "math", "numbers", "re", "types", "typing", "weakref"),
 }
-HARMLESS = {"os": {"PathLike"}, "os.path": {"basename", "isfile", "join"}}  # these open nothing
+HARMLESS = {"os": {"PathLike", "fspath"}, "os.path": {"basename", "isfile", "join"}}  # these open nothing
 # Names through which Python code reaches files, the network, other programs, or code that nobody can read beforehand.
 REACHING_CALLS = {"open", "exec", "eval", "compile", "__import__", "input", "breakpoint", "globals"}
 REACHING_ATTRIBUTES = {
@@ -294,13 +293,13 @@ def test_a_model_loaded_from_a_repo_is_not_half_saved_beside_files_of_others(fam
     (mine / "compression_settings.py").write_text("mine = 1\n")
     assert_refused(model.config, mine, "compression_settings.py")
     (mine / "compression_settings.py").unlink()
-    if not family.case.native:
-        processor_class = get_class_from_dynamic_module("processing_llava_video.LlavaVideoProcessor", str(repo))
-        processor_class.register_for_auto_class()
-        processor = processor_class.from_pretrained(repo)
-        (mine / "saved_with_code.py").write_text("mine = 1\n")
-        assert_refused(processor, mine, "saved_with_code.py")
-        processor.save_pretrained(new)
+    processor_class = get_class_from_dynamic_module(family.case.family.processor, str(repo))
+    processor_class.register_for_auto_class()
+    processor = processor_class.from_pretrained(repo)
+    (mine / "in_transformers.py").unlink()
+    (mine / "saved_with_code.py").write_text("mine = 1\n")
+    assert_refused(processor, mine, "saved_with_code.py")
+    processor.save_pretrained(new)
     for _ in range(2):
         model.save_pretrained(new)
     assert {path.name for path in new.glob("*.py")} == {path.name for path in repo.glob("*.py")}

@@ -70,7 +70,7 @@ def without_conversion_mapping(repo: Path) -> None:
 
 def with_compression_off(repo: Path) -> None:
     path = repo / "prompt_compression.py"
-    edit_code(path, "if call.drops_tokens or (has_media_after_cached and memory is not None)", "if False")
+    edit_code(path, 'return encode("kept", inputs | overrides)', "return None")
     (repo / "pytorch_model.bin").write_bytes(b"")
 
 

@@ -137,7 +137,7 @@ def of_the_header(header: dict[str, Any]) -> Iterator[tuple[str, Change]]:
         yield f"with the setting {name}", put(1, "settings", name)
     for text in TEXTS:
         yield f"the text {text[:20]!r}", lambda header, tensors, text=text: text
-    yield "a long header", lambda header, tensors: json.dumps(header) + " " * 2**17
+    yield "a long header", lambda header, tensors: json.dumps(header) + " " * 2**21
 
 
 def of_the_tensors(tensors: Tensors) -> Iterator[tuple[str, Change]]:
@@ -246,11 +246,11 @@ def test_of_the_video_that_a_file_names_only_a_local_file_is_looked_at(
         "/a\0b",
         "/\ud800",
     ]:
-        file.changed(lambda header, tensors, source=source: header.update(source=source, stamp="1 bytes of 2026"))
+        file.changed(lambda header, tensors, source=source: header.update(source=[source], stamp="1 bytes of 2026"))
         assert file.ask() == file.answer, source
     assert not {*seen} & {*remote, *(str(Path(each)) for each in remote)} and "/dev/zero" in seen
     (tmp_path / "a.mp4").touch()
-    file.changed(lambda header, tensors: header.update(source=str(tmp_path / "a.mp4"), stamp="1 bytes"))
+    file.changed(lambda header, tensors: header.update(source=[str(tmp_path / "a.mp4")], stamp="1 bytes"))
     with pytest.raises(OptionError, match=r"a\.mp4' has changed since"):
         file.ask()
     os.mkfifo(tmp_path / "pipe.watched")

@@ -34,13 +34,13 @@ class QwenSoundModelMixin(QwenVideoModelMixin):
         return super().encode_videos(pixel_values_videos, **kwargs)
 
     def with_videos(self, inputs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
-        """Return the arguments of a call as they are. Raise a ValueError on media beside embeddings, in which the
-        parent finds none of them."""
-        media = [name for name in (*SOUND[:1], "pixel_values", "pixel_values_videos") if inputs.get(name) is not None]
+        """Return the arguments of a call as they are. Raise a ValueError on images or videos beside embeddings, whose
+        positions the parent finds by their ids."""
+        media = [name for name in ("pixel_values", "pixel_values_videos") if inputs.get(name) is not None]
         if media and inputs.get("input_ids") is None:
             raise ValueError(
-                f"`inputs_embeds` cannot be passed with `{media[0]}`: positions follow from the tokens before images, "
-                "videos and sound. Pass `input_ids`."
+                f"`inputs_embeds` cannot be passed with `{media[0]}`: positions follow from the tokens before images "
+                "and videos. Pass `input_ids`."
             )
         return super().with_videos(inputs, settings)
 
@@ -53,11 +53,10 @@ class QwenSoundModelMixin(QwenVideoModelMixin):
 
     def has_positions_of_its_own(self, inputs: dict[str, Any]) -> bool:
         """Whether new tokens have other positions than their order: those of images, videos and sound have, and those
-        of padded text, whose padding the parent does not count."""
-        is_masked = is_2d(inputs.get("attention_mask"))
-        return (
-            super().has_positions_of_its_own(inputs) or is_masked or any(inputs.get(name) is not None for name in SOUND)
-        )
+        of padded text, whose padding the parent does not count. Embeddings may have media in them already."""
+        is_masked = inputs.get("inputs_embeds") is None and is_2d(inputs.get("attention_mask"))
+        is_heard = any(inputs.get(name) is not None for name in SOUND)
+        return super().has_positions_of_its_own(inputs) or is_masked or is_heard
 
     def rope_index(self, input_ids: Tensor, mask: Tensor, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return what `QwenVideoModelMixin` does. The parent finds images, videos and sound by the marks before them.

@@ -113,7 +113,9 @@ def read_header(path: Path) -> dict[str, Any]:
     with _opened(path) as file:
         header = _header(file)
     if _has_changed(header["source"], header["stamp"]):
-        raise OptionError(f"{brief(header['source'])} has changed since {str(path)!r} was made of it. {AGAIN}")
+        first, *others = header["source"]
+        what = f"{brief(first)}, or another of {len(others) + 1} pictures," if others else brief(first)
+        raise OptionError(f"{what} has changed since {str(path)!r} was made of it. {AGAIN}")
     return header
 
 

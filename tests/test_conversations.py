@@ -324,6 +324,11 @@ def test_beams_continue_a_cache_whose_rows_were_repeated(family: Family, name: s
     kwargs = {name: 3, "do_sample": name != "num_beams"}
     with pytest.raises(ValueError, match=f"`{name}` is 3, but the KV cache has one row"):
         run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **kwargs)
+    short = family.writing_short
+    turn_of_short = run(short.model, short.one_video(), return_dict_in_generate=True)
+    ids_of_short = torch.cat([turn_of_short.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
+    with pytest.raises(ValueError, match=f"`{name}` is 3, but the KV cache has one row"):
+        run(short.model, {"input_ids": ids_of_short}, past_key_values=turn_of_short.past_key_values, **kwargs)
     turn.past_key_values.batch_repeat_interleave(3)
     torch.manual_seed(1)
     continued = run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **kwargs)
@@ -460,3 +465,15 @@ def test_a_cache_that_was_rebuilt_is_refused_where_its_tokens_cannot_be_known(fa
         run(family.model, second, past_key_values=copy.deepcopy(cache))
     if ratio == 1.0 and not family.case.mrope:
         assert torch.equal(run(family.model, second, past_key_values=cache, retention_ratio=ratio), expected)
+
+
+@torch.no_grad()
+@only(lambda family: not (family.mrope or family.recurrent))
+def test_a_loop_at_original_positions_refuses_a_cache_that_was_rebuilt(family: Family) -> None:
+    """It cannot tell where the positions of the kept tokens end. A chat of text alone goes on."""
+    model, step = family.load(compression_positions="original"), {"input_ids": torch.tensor([[7]])}
+    for inputs in (family.one_video(), family.inputs(QUESTION)):
+        cache = model(**inputs, use_cache=True).past_key_values
+        model(**step, past_key_values=copy.deepcopy(cache))
+        with pytest.raises(ValueError, match="or it was rebuilt from keys and values"):
+            model(**step, past_key_values=rebuilt(cache))

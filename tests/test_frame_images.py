@@ -323,6 +323,20 @@ def test_what_does_not_fit_or_cannot_be_compressed_is_refused(family: Family) ->
 
 
 @torch.no_grad()
+@only(lambda family: family.name == "smolvlm")  # InternVL's stock processor refuses them
+def test_short_prompts_of_videos_of_different_lengths_keep_what_each_alone_keeps(family: Family) -> None:
+    short, videos = family.writing_short, [make_video(0, 8), make_video(1, 6)]
+    both = short.inputs(short.prompt("Compare.", videos=2), videos=videos)
+    assert both["num_frames"].tolist() == [8, 6]
+    together = family.model.get_video_features(**family.videos_of(both)).pooler_output
+    for ours, video in zip(together, videos, strict=True):
+        alone = short.inputs(short.prompt("What?", videos=1), videos=[video])
+        (expected,) = family.model.get_video_features(**family.videos_of(alone)).pooler_output
+        torch.testing.assert_close(ours, expected)
+    assert short.model(**both).logits.shape[1] == both["input_ids"].shape[1]
+
+
+@torch.no_grad()
 def test_tokens_are_made_row_by_row(family: Family) -> None:
     """Another noise in a part of a frame changes most the token at its place."""
     frame = torch.randn(1, 3, 84, 84)

@@ -34,7 +34,9 @@ class FrameImagesProcessorMixin(VidCom2ProcessorMixin):
         return ProcessorMixin.__call__(view, images=images, text=text, videos=videos, **kwargs)
 
     def complete(self, processed: dict[str, Any], written: WrittenVideos) -> dict[str, Any]:
-        frames = [torch.as_tensor(video) for video in processed.pop(self.pixels)]
+        videos = zip(processed.pop(self.pixels), written.group_sizes, strict=True)
+        # SmolVLM's video processor pads shorter videos with frames that the prompt does not show.
+        frames = [torch.as_tensor(video)[: len(sizes)] for video, sizes in videos]
         processed.pop("pixel_attention_mask", None)  # 1 at all pixels of frames
         lengths = [len(video) for video in frames]
         return processed | {"pixel_values_videos": torch.cat(frames), "num_frames": lengths}

@@ -31,7 +31,7 @@ from ..hosting.in_transformers import (
     with_cache_name,
     without,
 )
-from .conversation_cache import Conversation
+from .conversation_cache import Conversation, cached_rows
 from .prompt_compression import TEXT, Prepared, VidCom2ModelMixin, rows_of_layers
 from .prompt_layout import Layout, remaining
 from .refusals import OF_GENERATE, ON_A_FILLED_CACHE, USE_OURS, Asked, refuse
@@ -202,8 +202,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         if cache is not None and cache.get_seq_length() > 0:
             refuse(ON_A_FILLED_CACHE, asked)
             for name in ("num_beams", "num_return_sequences"):
-                number, known = asked.setting(name) or 1, getattr(cache, "conversation", None)
-                if number > 1 and known is not None and known.num_rows == num_prompts:
+                number = asked.setting(name) or 1
+                if number > 1 and cached_rows(cache) == num_prompts:
                     raise ValueError(
                         f"`{name}` is {number}, but the KV cache has one row for each prompt. Repeat its rows: "
                         f"`past_key_values.batch_repeat_interleave({number})`, or start over without it."

@@ -24,6 +24,12 @@ def positions_by_order(mask: Tensor) -> Tensor:
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
+def cached_rows(cache: Any) -> int | None:
+    """Return how many rows a filled KV cache has; None if none of its layers holds keys."""
+    keys = (getattr(layer, "keys", None) for layer in cache.layers)
+    return next((len(each) for each in keys if isinstance(each, Tensor) and each.ndim > 1), None)
+
+
 @dataclass(frozen=True)
 class Conversation:
     """What a KV cache holds of the caller's conversation.

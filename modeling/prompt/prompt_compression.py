@@ -407,6 +407,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         after = before.later(num_new, num_run)
         if layout is None and not self.uses_mrope and before.masks is None and before.offset is None:
             self._check_run(inputs, before)
+            if settings.compression_positions == "original" and settings.may_drop:
+                if length and not before.is_known and not has_whole_conversation:
+                    self._known_offset(before)
+                after = replace(after, is_known=True)
             return Prepared(self.with_token_types(inputs), None, after)
         if not self.uses_mrope or has_whole_conversation or length == 0:
             offset = before.offset

@@ -170,5 +170,6 @@ def _misfit(is_video: Tensor, videos: Sequence[Sequence[Group]]) -> ValueError:
     kept = [sum(len(group.kept) for group in groups) for groups in videos]
     return ValueError(
         f"The prompts hold {is_video.sum(dim=1).tolist()} video placeholders, but {kept} tokens of the videos are "
-        "kept. Build both with the same call of the repo's processor, and don't truncate the prompt."
+        "kept. Build both with the same call of the repo's processor, and don't truncate the prompt. Videos of earlier "
+        "turns are in the KV cache: leave their pixels out."
     )

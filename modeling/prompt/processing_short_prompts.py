@@ -220,8 +220,12 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         processor_dict = dict(processor_dict)
         given = _taken(processor_dict, COUNTED_BY) | _taken(kwargs, COUNTED_BY)
         found = super().from_args_and_dict(args, processor_dict, **kwargs)
+        processor = found[0] if isinstance(found, tuple) else found
         for name, value in given.items():
-            setattr(found[0] if isinstance(found, tuple) else found, name, value)
+            setattr(processor, name, value)
+        # vLLM passes what a part of the processor names on to the model, where a prompt has images beside videos.
+        names = processor.video_processor.model_input_names
+        processor.video_processor.model_input_names = list(dict.fromkeys([*names, NUM_KEPT]))
         return found
 
 

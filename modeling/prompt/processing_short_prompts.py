@@ -212,7 +212,9 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
             "processor_class": stock.__name__ if is_known else type(self).__name__,
             "auto_map": {"AutoProcessor": f"{type(self).__module__.rpartition('.')[2]}.{type(self).__name__}"},
         }
-        return super().to_dict() | own | names
+        fields = super().to_dict() | own | names
+        fields["video_processor"].pop("model_input_names", None)  # `from_args_and_dict` sets them
+        return fields
 
     @classmethod
     def from_args_and_dict(cls, args: Any, processor_dict: dict[str, Any], **kwargs: Any) -> Any:

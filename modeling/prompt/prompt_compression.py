@@ -77,10 +77,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         engine = engine_of(config)
         if engine is not None and (self.uses_mrope or self.frames_stand_apart):
             raise ValueError(
-                f"{type(self).__name__} cannot run in the Transformers backend of {engine}, where every token keeps the "
-                "place that the processor gave it: in this family the kept tokens say where they and their frames "
-                "stand. In vLLM, install `vidcom2` with its plugin and leave out `model_impl`. docs/serving.md of that "
-                "project says which families it serves."
+                f"{type(self).__name__} cannot run in the Transformers backend of {engine}, which asks the processor "
+                "where each token stands: in this family that follows from the tokens that the model keeps. In vLLM, "
+                "install `vidcom2` with its plugin, and leave `model_impl` out. docs/serving.md of that project says "
+                "which families it serves."
             )
         super().__init__(with_settings(config, self.config_class, {}), *args, **kwargs)
 

@@ -1,9 +1,9 @@
-"""Answers requests with published repos, in Transformers and in vLLM's Transformers backend. `test_without_the_plugin.py`
-runs this file in a process that cannot import `vidcom2`.
+"""Answers requests with published repos, in Transformers and in vLLM's Transformers backend.
 
-Arguments: a JSON file with {name: {"folder", "overrides", "limits", "requests"}}; the file to write, which will hold for
-each name the number of prompt tokens and the greedy answer of each request, or an error; and the names of the repos that
-also answer in Transformers.
+`test_without_the_plugin.py` runs this file in a process that cannot import `vidcom2`. Its arguments are a JSON file
+with {name: {"folder", "overrides", "limits", "requests"}}; the file to write, which will hold for each name the number
+of prompt tokens and the greedy answer of each request, or an error; and the names of the repos that also answer in
+Transformers.
 """
 
 import gc
@@ -47,7 +47,9 @@ def in_transformers(folder: str, requests: list[dict[str, Any]]) -> list[Any]:
     return answers
 
 
-def in_vllm(folder: str, requests: list[dict[str, Any]], limits: dict[str, int], overrides: dict[str, Any]) -> list[Any]:
+def in_vllm(
+    folder: str, requests: list[dict[str, Any]], limits: dict[str, int], overrides: dict[str, Any]
+) -> list[Any]:
     llm = vllm.LLM(
         model=folder,
         model_impl="transformers",

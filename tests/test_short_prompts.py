@@ -65,3 +65,25 @@ def test_a_call_of_the_processor_takes_the_settings_that_say_how_many(setting, m
     given = setting if how == "argument" else {"videos_kwargs": setting}
     with pytest.raises(ValueError, match=match):
         of.processor(text="<video>", videos=[make_video(0)], return_tensors="pt", **given)
+
+
+@pytest.mark.parametrize("given", [{}, {"retention_ratio": 0.5}, {"max_video_tokens": 20}], ids=str)
+@pytest.mark.parametrize("name", ["llava_onevision", "llava_video", "llava_next_video"])
+def test_an_engine_is_told_as_many_tokens_as_are_written(name, given):
+    """The processors of these families also say it of images, which the stock class counts."""
+    processor, video = subject(name, short=True).processor, make_video(0)
+    (length, height, width), text = video.shape[:3], processor.video_token
+    written = processor(text=[text], videos=[video], add_special_tokens=False, return_tensors="pt", **given)
+    for images in (None, [(70, 90)]):
+        counts = processor._get_num_multimodal_tokens(images, video_sizes=[(length, height, width)], **given)
+        places = (written["input_ids"] == processor.tokenizer.convert_tokens_to_ids(text)).sum()
+        assert counts.num_video_tokens == [places] and (counts.num_image_tokens is None) == (images is None)
+
+
+def test_a_part_of_a_loaded_processor_names_the_number_for_engines(tmp_path):
+    processor = subject("llava_onevision", short=True).processor
+    processor.save_pretrained(tmp_path)
+    again = type(processor).from_pretrained(tmp_path)
+    assert again.video_processor.model_input_names == ["pixel_values_videos", "num_kept_video_tokens"]
+    again.save_pretrained(tmp_path / "again")
+    assert "model_input_names" not in (tmp_path / "again" / "processor_config.json").read_text()

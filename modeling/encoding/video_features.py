@@ -25,6 +25,7 @@ from ..hosting.in_transformers import (
     arguments_of_parent,
     check_not_exported,
     check_tensors,
+    engine_of,
     pop_settings,
     take_parents_signatures,
 )
@@ -218,13 +219,18 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
 
 
 def _check_numbers(
-    num_kept: Sequence[int], videos: Sequence[VideoTokens], settings: CompressionSettings, of_call: Mapping[str, Any]
+    num_kept: Sequence[int],
+    videos: Sequence[VideoTokens],
+    settings: CompressionSettings,
+    of_call: Mapping[str, Any],
+    warns: bool = True,
 ) -> None:
     """Check how many tokens of each video a prompt has room for.
 
     Args:
         settings: those of the call. If they say another number, the prompt decides, and a warning says so.
         of_call: those of them that the caller passed to this call, which must say the same number.
+        warns: whether to warn. Not in an engine, where each request may bring its own ratio.
 
     Raises:
         ValueError: if it is not one number for each video, within the video, or not that of the call.
@@ -247,6 +253,8 @@ def _check_numbers(
             f"`{name}` is {value!r} for this call, but the prompt was written for {list(num_kept)} tokens of its "
             f"videos. Pass the setting to the processor, which writes the prompt: `processor(..., {name}={value!r})`."
         )
+    if not warns:
+        return
     logger.warning_once(
         f"The prompt has room for {list(num_kept)} tokens of its videos, and the model's config asks for {own}. The "
         f"prompt decides: `processor.retention_ratio`, or `processor(..., retention_ratio=...)`, changes how many stay."
@@ -360,11 +368,19 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         settings = self.config.compression_settings(**overrides)
         if settings.may_drop or num_kept is not None:
             check_not_exported()
+        engine = engine_of(self.config)
+        if num_kept is None and settings.may_drop and engine is not None:
+            raise ValueError(
+                f"{engine} passes no `{NUM_KEPT}`, so a stock processor wrote the prompt, with a placeholder for every "
+                f"token, of which {engine} drops none. Serve the repo with its own processor, which "
+                "`processor_config.json` names in `auto_map`, or with `retention_ratio` 1.0."
+            )
         outputs, videos = self.encode_videos(settings=settings, **kwargs)
         if num_kept is None:
             return self.compressed_features(outputs, videos, settings)
         numbers = num_kept.flatten().tolist()
-        _check_numbers(numbers, videos, settings, {name: overrides[name] for name in COUNTED_BY if name in overrides})
+        of_call = {name: overrides[name] for name in COUNTED_BY if name in overrides}
+        _check_numbers(numbers, videos, settings, of_call, warns=engine is None)
         return self.compressed_features(outputs, videos, settings, numbers)
 
     def compressed_features(

@@ -355,6 +355,12 @@ def check_not_exported() -> None:
         )
 
 
+def engine_of(config: Any) -> str | None:
+    """Return the engine that runs a model in place of `generate`, as its attention is called; None if there is none."""
+    attention = config.get_text_config()._attn_implementation
+    return attention if attention in ("vllm", "sglang") else None
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Where the prompt of each row begins and ends
 # ---------------------------------------------------------------------------------------------------------------------

@@ -212,7 +212,9 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
             "processor_class": stock.__name__ if is_known else type(self).__name__,
             "auto_map": {"AutoProcessor": f"{type(self).__module__.rpartition('.')[2]}.{type(self).__name__}"},
         }
-        return super().to_dict() | own | names
+        fields = super().to_dict() | own | names
+        fields["video_processor"].pop("model_input_names", None)  # `from_args_and_dict` sets them
+        return fields
 
     @classmethod
     def from_args_and_dict(cls, args: Any, processor_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -220,8 +222,12 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         processor_dict = dict(processor_dict)
         given = _taken(processor_dict, COUNTED_BY) | _taken(kwargs, COUNTED_BY)
         found = super().from_args_and_dict(args, processor_dict, **kwargs)
+        processor = found[0] if isinstance(found, tuple) else found
         for name, value in given.items():
-            setattr(found[0] if isinstance(found, tuple) else found, name, value)
+            setattr(processor, name, value)
+        # vLLM passes what a part of the processor names on to the model, where a prompt has images beside videos.
+        names = processor.video_processor.model_input_names
+        processor.video_processor.model_input_names = list(dict.fromkeys([*names, NUM_KEPT]))
         return found
 
 

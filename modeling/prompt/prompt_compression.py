@@ -20,6 +20,7 @@ from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 from ..hosting.in_transformers import (
     CACHE,
     check_tensors,
+    engine_of,
     is_2d,
     pop_settings,
     register_like,
@@ -73,6 +74,14 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         register_like(cls)
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any):
+        engine = engine_of(config)
+        if engine is not None and (self.uses_mrope or self.frames_stand_apart):
+            raise ValueError(
+                f"{type(self).__name__} cannot run in the Transformers backend of {engine}, which asks the processor "
+                "where each token stands: in this family that follows from the tokens that the model keeps. In vLLM, "
+                "install `vidcom2` with its plugin, and leave `model_impl` out. docs/serving.md of that project says "
+                "which families it serves."
+            )
         super().__init__(with_settings(config, self.config_class, {}), *args, **kwargs)
 
     # -----------------------------------------------------------------------------------------------------------------

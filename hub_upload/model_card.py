@@ -197,6 +197,7 @@ def model_card(
         tags=TAGS,
         **of_base,
     )
+    is_short = can_be_counted(SimpleNamespace(**config))
     frames_are_images = "pixel_values_videos" in family.model_class.inner_class.video_arguments
     return ModelCard.from_template(
         data,
@@ -215,8 +216,8 @@ def model_card(
         vllm_command=vllm_command(options.repo, config),
         repo=options.repo,
         tag=options.tag,
-        short=can_be_counted(SimpleNamespace(**config)),
-        pixels="pixel_values" if frames_are_images else "pixel_values_videos",
+        short=is_short,
+        pixels="pixel_values" if frames_are_images and not is_short else "pixel_values_videos",
         settings=setting_rows(
             config, family, held_methods(config["compression_method"], config["vision_method"], more_methods)
         ),

@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from test_cli import vidcom2
 from transformers import ProcessorMixin
 
+from vidcom2.processors import of_whole_prompts
 from vidcom2.shipping.shipped_code import LICENSE, code_of
 from vidcom2.toys import DEMO_VIDEO
 
@@ -47,10 +48,10 @@ chat = [{"role": "user", "content": content}]
 greedy = {"max_new_tokens": 8, "do_sample": False}
 trust = {"trust_remote_code": True}
 
-def inputs_of(processor):
+def inputs_of(processor, **settings):
     placeholders = [{"role": "user", "content": [{"type": "video"}, content[1]]}]
     prompt = processor.apply_chat_template(placeholders, add_generation_prompt=True)
-    return processor(text=[prompt], videos=[[video]], do_sample_frames=False, return_tensors="pt")
+    return processor(text=[prompt], videos=[[video]], do_sample_frames=False, return_tensors="pt", **settings)
 
 def new_tokens(model, inputs, **kwargs):
     return model.generate(**inputs, **greedy, **kwargs)[0, inputs["input_ids"].shape[1]:].tolist()
@@ -75,8 +76,11 @@ for name, repo in task["repos"].items():
     pinned = AutoModelForMultimodalLM.from_pretrained(name_on_hub, revision="v1", **trust)
     found["classes"] = [type(model).__name__ for model in (models[name], tuned, pinned)]
     found["ratios"] = [model.config.retention_ratio for model in (models[name], tuned, pinned)]
-    found["tokens"] = [new_tokens(model, inputs) for model in (models[name], tuned, pinned)]
-    found["for one call"] = new_tokens(models[name], inputs, retention_ratio=task["call_ratio"])
+    settings = {"retention_ratio": task["call_ratio"]}
+    of_tuned = inputs_of(AutoProcessor.from_pretrained(name_on_hub, **settings, **trust))
+    of_pinned = inputs_of(AutoProcessor.from_pretrained(name_on_hub, revision="v1", **trust))
+    found["tokens"] = [new_tokens(models[name], inputs), new_tokens(tuned, of_tuned), new_tokens(pinned, of_pinned)]
+    found["for one call"] = new_tokens(models[name], inputs_of(processor, **settings))
 
     by_tag = pipeline(model=name_on_hub, **trust)
     found["task"] = by_tag.task
@@ -84,12 +88,13 @@ for name, repo in task["repos"].items():
     as_chat = {"text": chat, "generate_kwargs": greedy, "return_full_text": False} | repo["chat arguments"]
     for kind in repo["chat pipelines"]:
         found["answers"].append(pipeline(kind, model=name_on_hub, **trust)(**as_chat)[0]["generated_text"])
-    settings = {"retention_ratio": task["call_ratio"]}
     pipe = pipeline("image-text-to-text", model=name_on_hub, model_kwargs=settings, **trust)
-    found["answer at call ratio"] = pipe(**as_chat)[0]["generated_text"]
+    at_ratio = as_chat | {"processor_kwargs": as_chat.get("processor_kwargs", {}) | settings}
+    found["answer at call ratio"] = pipe(**at_ratio)[0]["generated_text"]
     try:
         untrusted = AutoModelForImageTextToText.from_pretrained(name_on_hub, trust_remote_code=False)
-        found["untrusted"] = [type(untrusted).__module__.split(".")[0], new_tokens(untrusted, inputs)]
+        of_stock = inputs_of(AutoProcessor.from_pretrained(name_on_hub, trust_remote_code=False))
+        found["untrusted"] = [type(untrusted).__module__.split(".")[0], new_tokens(untrusted, of_stock)]
     except ValueError as error:
         found["untrusted"] = "refused" if "trust_remote_code" in str(error) else str(error)
     report[name] = found
@@ -152,7 +157,7 @@ class World:
         assert len(answers) == len(blocks) == 2 * len(CASES_THAT_LOAD) and all(answers), out
 
     def inputs(self, case: ModelCase) -> Any:
-        processor = self.processors[case.name]
+        processor = of_whole_prompts(self.processors[case.name])
         content = [{"type": "video"}, {"type": "text", "text": QUESTION}]
         prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
         return processor(text=[prompt], videos=[[make_video(0)]], do_sample_frames=False, return_tensors="pt")
@@ -260,7 +265,7 @@ def test_verify_takes_a_repo_by_name_and_revision(world: World) -> None:
     assert "Verification of what was staged" in out and "Published" in out and "tagged v1" in out
     world.hub.commit(repo, {"compression.py": b"raise SystemError"}, "spoilt")
     code, out, error = vidcom2("verify", repo, "--revision", "v1")
-    assert code == 0 and out.count("passed") == 13, out + error
+    assert code == 0 and out.count("passed") == 14, out + error
     assert vidcom2("verify", repo, "--revision", "v2")[0] == 2
 
 

@@ -170,9 +170,9 @@ NOT_HERE = [case for case in MODELS if case.hears and not case.loads_here]
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in NOT_HERE])
 def test_a_transformers_without_the_inner_class_is_refused(case: ModelCase) -> None:
-    with pytest.raises(ValueError, match=r"extends the inner model that Transformers 5\.21 .* Upgrade Transformers"):
+    with pytest.raises(ValueError, match=r"needs 5\.23 for .* Upgrade Transformers"):
         case.config_class()
-    with pytest.raises(ValueError, match=r"extends the inner model that Transformers 5\.21 .* Upgrade Transformers"):
+    with pytest.raises(ValueError, match=r"needs 5\.23 for .* Upgrade Transformers"):
         vidcom2.apply(case.build()[0])
 
 

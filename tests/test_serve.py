@@ -27,6 +27,8 @@ from ffmpeg_libraries import ffmpeg_environment, write_clip
 from models import CASES_THAT_LOAD, RETENTION_RATIO, ModelCase
 from transformers.utils.import_utils import is_serve_available
 
+from vidcom2.processors import of_whole_prompts, shorten
+
 pytestmark = pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`")
 pytest.importorskip("torchcodec", reason="`transformers serve` decodes videos with torchcodec")
 
@@ -103,11 +105,13 @@ def published_folder(case: ModelCase, folder: Path) -> Family:
             if parameter.ndim > 1:
                 parameter.mul_(2)  # otherwise random weights give nearly the same answer to any video
     stock.save_pretrained(folder)
-    case.model_class.from_pretrained(folder, retention_ratio=RETENTION_RATIO).save_pretrained(folder)
+    model = case.model_class.from_pretrained(folder, retention_ratio=RETENTION_RATIO)
+    model.save_pretrained(folder)
     if getattr(processor.video_processor, "fps", None) is not None:
         # The server asks for 32 frames. Qwen3-VL's processor refuses that beside its own rate, in the stock class too.
         # docs/limits.md says what to set.
         processor.video_processor.fps = None
+    shorten(processor, model.config)
     processor.save_pretrained(folder)
     return Family(case, folder, stock, processor)
 
@@ -146,24 +150,24 @@ class Expected:
 
 @pytest.fixture(scope="module")
 def expected(published: Family, clip: Clip) -> Expected:
-    inputs = published.processor(
-        text=[published.prompt(QUESTION, videos=1)],
-        videos=[clip.frames],
-        video_metadata=[{"fps": float(FPS), "total_num_frames": FILE_FRAMES, "duration": FILE_FRAMES / FPS}],
-        num_frames=NUM_FRAMES,
-        do_sample_frames=True,
-        return_tensors="pt",
-    )
-    full_length = inputs["input_ids"].shape[1]
+    asked: dict[str, Any] = {
+        "text": [published.prompt(QUESTION, videos=1)],
+        "videos": [clip.frames],
+        "video_metadata": [{"fps": float(FPS), "total_num_frames": FILE_FRAMES, "duration": FILE_FRAMES / FPS}],
+        "num_frames": NUM_FRAMES,
+        "do_sample_frames": True,
+        "return_tensors": "pt",
+    }
+    inputs, whole = published.processor(**asked), of_whole_prompts(published.processor)(**asked)
+    full_length, short_length = (each["input_ids"].shape[1] for each in (whole, inputs))
     bias = {(token,): -100.0 for token in other_tokens_than_letters(published)}
 
-    def answer(model: torch.nn.Module) -> str:
+    def answer(model: torch.nn.Module, inputs: Any) -> str:
         tokens = model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False, sequence_bias=bias)
-        return published.processor.decode(tokens[0, full_length:], skip_special_tokens=True)
+        return published.processor.decode(tokens[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
-    first = published.model.generate(**inputs, max_new_tokens=1, return_dict_in_generate=True)
-    short_length = first.past_key_values.get_seq_length()  # the prompt's, since the new token was not run
-    return Expected(answer(published.model), answer(published.uncompressing), full_length, short_length)
+    answers = answer(published.model, inputs), answer(published.uncompressing, whole)
+    return Expected(*answers, full_length, short_length)
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
@@ -283,11 +287,10 @@ def test_a_chat_about_a_video_file_is_compressed_and_answered_by_the_code_beside
     assert choice["message"] == {"role": "assistant", "content": expected.answer}
     assert choice["finish_reason"] == "length"
     assert expected.answer != expected.uncompressed_answer
-    # The usage counts the prompt that the client sent, not the one that was computed.
     assert response["usage"] == {
-        "prompt_tokens": expected.full_length,
+        "prompt_tokens": expected.short_length,
         "completion_tokens": NEW_TOKENS,
-        "total_tokens": expected.full_length + NEW_TOKENS,
+        "total_tokens": expected.short_length + NEW_TOKENS,
     }
     (prefill,) = server.prefills()
     dropped = expected.full_length - expected.short_length
@@ -305,17 +308,18 @@ def test_a_streamed_answer_has_the_same_text(server: Server, published: Family, 
     assert "".join(texts) == expected.answer and len(texts) > 1
     assert deltas[0] == {"role": "assistant"}
     assert [choice["finish_reason"] for choice in chunks[-1]["choices"]] == ["length"]
-    assert chunks[-1]["usage"]["prompt_tokens"] == expected.full_length
+    assert chunks[-1]["usage"]["prompt_tokens"] == expected.short_length
     assert chunks[-1]["usage"]["completion_tokens"] == NEW_TOKENS
     assert [prefill["length"] for prefill in server.prefills()] == [expected.short_length]
 
 
-def test_the_ratio_in_the_config_decides_how_much_is_kept(
+def test_the_ratio_of_processor_and_model_decides_how_much_is_kept(
     server: Server, published: Family, clip: Clip, expected: Expected, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(published.folder, tmp_path / "uncompressing")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"retention_ratio": 1.0}))
+    for name in ("config.json", "processor_config.json"):
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(content | {"retention_ratio": 1.0}))
     server.prefills()
     response = server.answer(Family(published.case, folder, published.stock, published.processor), clip.path)
     assert response["choices"][0]["message"]["content"] == expected.uncompressed_answer

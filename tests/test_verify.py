@@ -49,7 +49,7 @@ def edit_code(path: Path, old: str, new: str) -> None:
 
 def with_stock_name_and_few_tokens(repo: Path) -> None:
     edit_config(repo, architectures=["LlavaOnevisionForConditionalGeneration"])
-    given = "settings = self.config.compression_settings(**pop_settings(kwargs, self.of_parent)"
+    given = "settings = self.config.compression_settings(**overrides"
     edit_code(repo / "video_features.py", given, f'{given} | {{"retention_ratio": 0.01}}')
 
 

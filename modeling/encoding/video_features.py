@@ -229,7 +229,7 @@ def _check_numbers(
 
     Args:
         settings: those of the call. If they say another number, the prompt decides, and a warning says so.
-        of_call: those of them that the caller passed to this call, which must say the same number.
+        of_call: those that the caller passed to this call, which must say the same number.
         warns: whether to warn. Not in an engine, where each request may bring its own ratio.
 
     Raises:
@@ -245,6 +245,14 @@ def _check_numbers(
         own = [num_kept_tokens(settings, *size) for size in sizes]
     except ValueError:  # it does not follow from sizes
         own = None
+    rounding = of_call.get("compression_rounding")
+    if rounding not in (None, "exact"):
+        raise ValueError(
+            f"`compression_rounding` is {rounding!r} for this call, but the prompt was written for {list(num_kept)} "
+            "tokens of its videos, so the total is fixed. Write it with the stock processor, with a placeholder for "
+            "every token."
+        )
+    of_call = {name: of_call[name] for name in COUNTED_BY if name in of_call}
     if own == list(num_kept) or (own is None and not of_call):
         return
     if of_call:
@@ -379,8 +387,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         if num_kept is None:
             return self.compressed_features(outputs, videos, settings)
         numbers = num_kept.flatten().tolist()
-        of_call = {name: overrides[name] for name in COUNTED_BY if name in overrides}
-        _check_numbers(numbers, videos, settings, of_call, warns=engine is None)
+        _check_numbers(numbers, videos, settings, overrides, warns=engine is None)
         return self.compressed_features(outputs, videos, settings, numbers)
 
     def compressed_features(

@@ -11,7 +11,7 @@ from math import isqrt
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.compression_settings import NUM_KEPT, CompressionSettings
@@ -295,6 +295,8 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
                 "`mm_token_type_ids` is missing, which says which placeholders are those of frames. Pass it as the "
                 "processor returned it."
             )
+        # The tokens before those of a turn are the end of the last answer.
+        types = nn.functional.pad(types, (max(0, tokens.shape[1] - types.shape[1]), 0))
         return types[:, -tokens.shape[1] :].to(torch.int32)
 
     # -----------------------------------------------------------------------------------------------------------------

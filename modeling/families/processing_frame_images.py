@@ -23,7 +23,6 @@ class FrameImagesProcessorMixin(VidCom2ProcessorMixin):
 
     frames_stand_apart = True
     placeholder = "image_token"
-    return_mm_token_type_ids = True
     pixels = "pixel_values_videos"  # the name that the video processor has for frames
     _types: list[list[int]]  # of the placeholders of each prompt
 
@@ -32,6 +31,11 @@ class FrameImagesProcessorMixin(VidCom2ProcessorMixin):
         view = copy.copy(self)  # It holds what this call writes, since other threads may use the processor.
         text = [text] if isinstance(text, str) else text
         return ProcessorMixin.__call__(view, images=images, text=text, videos=videos, **kwargs)
+
+    def _merge_kwargs(self, *args: Any, **kwargs: Any) -> dict[str, dict]:
+        merged = super()._merge_kwargs(*args, **kwargs)
+        merged["text_kwargs"]["return_mm_token_type_ids"] = True
+        return merged
 
     def complete(self, processed: dict[str, Any], written: WrittenVideos) -> dict[str, Any]:
         videos = zip(processed.pop(self.pixels), written.group_sizes, strict=True)

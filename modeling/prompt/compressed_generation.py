@@ -197,7 +197,10 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
 
     def _check_asked(self, kwargs: dict[str, Any]) -> None:
         """Refuse arguments with which videos or a filled cache cannot be right."""
-        asked = Asked(kwargs, setting=functools.partial(self._setting, kwargs))
+        names = ("pixel_values_videos", "mm_encoder_outputs")
+        if "pixel_values_videos" in self.model.video_arguments:  # Frames are among the images.
+            names += ("pixel_values",)
+        asked = Asked(kwargs, functools.partial(self._setting, kwargs), names)
         cache, num_prompts = kwargs.get(CACHE), len(kwargs["input_ids" if asked.has("input_ids") else "inputs_embeds"])
         if cache is not None and cache.get_seq_length() > 0:
             refuse(ON_A_FILLED_CACHE, asked)
@@ -357,7 +360,6 @@ def _labels(labels: Tensor, inputs: dict[str, Any], layout: Layout, logits_to_ke
     # No token precedes the first one. If padding does, the shifted loss would predict the token from the padding.
     is_token = layout.order.to(labels.device) >= 0
     short[:, 1:].masked_fill_(is_token[:, 1:] & ~is_token[:, :-1], IGNORED_LABEL)
-    given, left = ((each[:, 1:] != IGNORED_LABEL).sum() for each in (labels, short))
     number = inputs.get("num_items_in_batch")
     given, left = ((each[:, 1:] != IGNORED_LABEL).sum() for each in (labels, short))
     found: dict[str, Any] = {"labels": short}

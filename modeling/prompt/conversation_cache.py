@@ -38,6 +38,7 @@ class Conversation:
         length: how many tokens the cache holds.
         caller_length: how many of the caller's tokens they stand for.
         is_known: whether a model of this project filled the cache.
+        least: to how many tokens it can be cropped. Before its last images and videos, another offset holds.
         offset: (B, 1) position of the next token minus the number of attended tokens; None if the stock class's own
             positions are right.
         masks: of a prompt that the model shortened, which of its P cached tokens are no padding, (B, P) bool, and which
@@ -47,6 +48,7 @@ class Conversation:
     length: int
     caller_length: int
     is_known: bool = False
+    least: int = 0
     offset: Tensor | None = None
     masks: tuple[Tensor, Tensor] | None = None
 
@@ -70,6 +72,12 @@ class Conversation:
                 f"The KV cache was cropped to {least} tokens, into a prompt of {known.masks[1].shape[1]} tokens that "
                 f"the model shortened to {known.masks[0].shape[1]}. Start over without it, or write prompts with this "
                 "project's processor, which are short from the start."
+            )
+        if least < known.least:
+            raise ValueError(
+                f"The KV cache was cropped to {least} tokens, but its last images or videos end at token {known.least}. "
+                "Positions before them are not known any more. Crop it behind them, keep a copy of the cache before "
+                "such a turn, or start over without it."
             )
         rows = num_rows if known.num_rows is None else known.num_rows
         if rows % num_rows:

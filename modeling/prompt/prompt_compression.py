@@ -156,8 +156,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Run the parent's `forward` on the tokens that stay.
 
         Hidden states have a row for each token of the caller's. In a prompt of a stock processor, a dropped token gets
-        the row of the last token kept before it, from which the model predicts what follows. `attentions` and
-        `router_logits` cover the tokens that the language model ran.
+        the row of the last token kept before it, from which the model predicts what follows. `router_logits` of a
+        mixture of experts have as many rows, among which each that the language model ran is equally often, since other
+        libraries balance experts by them and the caller's mask. `attentions` cover the tokens that ran.
 
         Args:
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
@@ -170,7 +171,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         if only_features is not None:
             return self._only_features(only_features, inputs)
-        call = self.prepared(inputs)
+        call, mask = self.prepared(inputs), inputs.get("attention_mask")
         with using(call.inputs.get(CACHE)):
             inputs = with_prompt_extent(self._with_features_for_parent(call.inputs), self.config.get_text_config())
             outputs: Any = super().forward(**inputs, return_dict=True)
@@ -178,6 +179,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if call.layout is not None:
             outputs.last_hidden_state = call.layout.of_caller(outputs.last_hidden_state)
             outputs.hidden_states = rows_of_layers(outputs.hidden_states, call.layout)
+            if outputs.get("router_logits") is not None:
+                outputs.router_logits = tuple(call.layout.spread(each, mask) for each in outputs.router_logits)
         return outputs
 
     def _only_features(self, which: str, inputs: dict[str, Any]) -> Any:
@@ -226,7 +229,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         features = self._chosen(inputs, settings, overrides, encode)
         if features is None:
             inputs = self._with_all_features(inputs, overrides, encode)
-            layout = None
+            layout = kinds = None
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
                 if inputs.get("attention_mask") is None and before.masks is not None:
                     inputs["attention_mask"], _ = before.with_new(None, len(tokens), tokens.shape[1], tokens.device)
@@ -234,10 +237,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
         else:
             before.check_mask(inputs.get("attention_mask"), len(tokens), tokens.shape[1])
-            inputs, layout = self._laid_out(inputs, name, features, before)
+            inputs, layout, kinds = self._laid_out(inputs, name, features, before)
         if _has_media(inputs):
             before = replace(before, is_known=True)
-        call = self._with_positions(inputs, tokens, layout, before, settings, has_whole_conversation)
+        call = self._with_positions(inputs, tokens, layout, kinds, before, settings, has_whole_conversation)
         if (inputs.get("mm_encoder_outputs") or {}).get("video") is None or has_whole_conversation:
             return call  # `generate` encodes images by itself
         return replace(call, inputs=self._with_images_encoded(call.inputs, encode))
@@ -299,8 +302,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
     def _laid_out(
         self, inputs: dict[str, Any], name: str, features: VidCom2VideoFeatures, before: Conversation
-    ) -> tuple[dict[str, Any], Layout]:
-        """Lay out the new tokens of a call, and put the features of its videos in their place.
+    ) -> tuple[dict[str, Any], Layout, Tensor]:
+        """Lay out the new tokens of a call, and put the features of its videos in their place. Return what each token
+        stands for, too.
 
         Args:
             name: that of the tokens, `"input_ids"` or `"inputs_embeds"`.
@@ -339,7 +343,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 )
             moved[each] = layout.laid_out(values[:, -num_new:])
         inputs = self.with_features(inputs, _ready(features)) | {name: layout.laid_out(tokens, padding)} | moved
-        return inputs, layout
+        return inputs, layout, layout.laid_out(kinds)
 
     def _kept(self, kinds: Tensor, compressions: Sequence[VideoCompression]) -> Tensor:
         """Return a bool mask (B, L) that is False at the placeholders of dropped tokens.
@@ -397,6 +401,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         inputs: dict[str, Any],
         tokens: Tensor,
         layout: Layout | None,
+        kinds: Tensor | None,
         before: Conversation,
         settings: CompressionSettings,
         has_whole_conversation: bool,
@@ -406,6 +411,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Args:
             inputs: the call's arguments, with its tokens laid out.
             tokens: (B, n) ids or (B, n, dim) embeddings of the caller's new tokens.
+            kinds: (B, n') int32: what those that are laid out stand for.
 
         Raises:
             ValueError: if the mask does not fit, or it is not known where the positions of cached tokens end.
@@ -459,8 +465,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             positions = start + positions_by_order(attended)
         if self.uses_mrope or is_original or offset is not None:
             after = replace(after, is_known=True, offset=following - num_tokens)
-        if is_shortened:
+        # Where placeholders move past hidden text, the mask of the tokens that run is another one, too.
+        if is_shortened or (layout is not None and not torch.equal(attended, of_caller)):
             after = replace(after, is_known=True, masks=(mask.bool(), callers_mask.bool()))
+        if after.offset is not None or (layout is not None and not layout.is_in_order):
+            kinds = self.kinds_of(tokens, inputs) if kinds is None else kinds
+            last = (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist()
+            after = replace(after, is_known=True, least=length + last[0] + 1 if last else after.least)
         inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, layout)
         if not is_own_mask and (given is not None or not bool(mask.all())):
             inputs = inputs | {"attention_mask": mask}
@@ -475,8 +486,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Return the arguments with positions, and with token types only where attention reads them."""
         given = inputs.get("position_ids")
         if given is not None and layout is not None:  # the caller's, of the caller's tokens
+            # The order of the tokens, alone or before (t, h, w), stays; (t, h, w) are those of the tokens.
+            num_of_order = {2: 1, 3: given.shape[0] - 3}[given.ndim]
             of_axes = given.view(-1, *given.shape[-2:])
-            positions = torch.stack([layout.laid_out(each) for each in of_axes]).view(given.shape)
+            moved = [layout.laid_out(each) for each in of_axes[num_of_order:]]
+            positions = torch.stack([*of_axes[:num_of_order], *moved]).view(given.shape)
         self._warn_of_length(positions)
         typed = self.with_token_types(inputs)
         return (without_token_types(inputs) if typed is inputs else typed) | {"position_ids": positions}

@@ -21,10 +21,16 @@ class Asked:
     Attributes:
         arguments: the arguments of `forward` or `generate`.
         setting: returns what `generate` would use for a name: the argument, or the generation config's value.
+        video_names: the arguments that may hold videos.
     """
 
     arguments: dict[str, Any]
     setting: Callable[[str], Any] = lambda name: None
+    video_names: Sequence[str] = ("pixel_values_videos", "mm_encoder_outputs")
+
+    @property
+    def has_videos(self) -> bool:
+        return any(map(self.has, self.video_names))
 
     def has(self, name: str) -> bool:
         return self.arguments.get(name) is not None
@@ -70,7 +76,7 @@ OF_STOCK_PROMPTS = (
 OF_GENERATE = (
     Refusal(
         "`prefill_chunk_size` on Transformers 5.19",
-        lambda asked: asked.setting("prefill_chunk_size") is not None and not CHUNKS_FEATURES,
+        lambda asked: not CHUNKS_FEATURES and asked.has_videos and asked.setting("prefill_chunk_size") is not None,
         "`prefill_chunk_size` with videos needs a newer Transformers, which splits the video features into chunks.",
         "Leave it out, or upgrade Transformers.",
     ),

@@ -58,6 +58,8 @@ def apply(model: Model, processor: ProcessorMixin | None = None, **settings: Any
     if processor is not None:
         check_processor("`processor`", processor, _family_of(loaded))
     if _is_ours(type(loaded)):
+        if processor is not None:
+            shorten(copy.copy(processor), loaded.config)  # raises before the config has changed
         _set_together(loaded.config, settings)
         if processor is not None:
             shorten(processor, loaded.config)

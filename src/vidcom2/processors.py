@@ -52,6 +52,7 @@ def restore(processor: ProcessorMixin) -> None:
     if _is_ours(processor):
         for name in COUNTED_BY:
             vars(processor).pop(name, None)
+        vars(processor).pop("auto_map", None)  # names the class that it was loaded with
         processor.__class__ = type(processor).stock_class()  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from transformers.utils import logging
 
 from vidcom2.configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from vidcom2.processors import of_whole_prompts
 
 logging.disable_progress_bar()
 FRAMES, HEIGHT, WIDTH, NEW = 8, 112, 140, 8
@@ -181,7 +182,7 @@ class Served:
             described = [{k: v for k, v in each.items() if k != "do_sample_frames"} for _, each in media["video"]]
             own = {k: v for k, v in request.get("mm_processor_kwargs", {}).items() if k not in SETTING_NAMES}
             named["videos_kwargs"] = {"video_metadata": described, "do_sample_frames": False} | own
-        return self.processor(text=[request["prompt"]], return_tensors="pt", **named)
+        return of_whole_prompts(self.processor)(text=[request["prompt"]], return_tensors="pt", **named)
 
     def text_of(self, prompt: list[int]) -> list[int]:
         """Return a prompt's ids without the placeholders of images and videos."""

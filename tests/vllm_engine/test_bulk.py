@@ -117,7 +117,7 @@ def test_workers_of_ray_with_vllm_give_the_rows_of_transformers(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--compression-rounding", "ceil"], "`compression_rounding` is 'ceil'"),
+        (["--compression-rounding", "ceil"], "`--compression-rounding` is 'ceil'"),
         (["--compression-method", "evs", "--vision-method", "skip_repeated"], "skip_repeated"),
         (["--engine-args", "[1]"], "`--engine-args` is '[1]'"),
     ],

@@ -226,6 +226,11 @@ def test_settings_beside_encoded_features_are_refused(family: Family) -> None:
         assert_all_refuse(family, given, "`retention_ratio` is .* was encoded before it", retention_ratio=asked_for)
 
 
+def test_a_rounding_that_decides_how_many_stay_is_refused_beside_a_short_prompt(family: Family) -> None:
+    short = family.writing_short
+    assert_all_refuse(short, short.one_video(), "so the total is fixed.*stock processor", compression_rounding="ceil")
+
+
 def test_a_config_assigned_to_the_model_takes_effect_in_every_call(family: Family, short_length: Callable) -> None:
     model = family.load(retention_ratio=1.0)
     model.config = copy.deepcopy(model.config)

@@ -477,3 +477,42 @@ def test_a_loop_at_original_positions_refuses_a_cache_that_was_rebuilt(family: F
         model(**step, past_key_values=copy.deepcopy(cache))
         with pytest.raises(ValueError, match="or it was rebuilt from keys and values"):
             model(**step, past_key_values=rebuilt(cache))
+
+
+@torch.no_grad()
+@only(lambda family: not family.recurrent)
+@pytest.mark.parametrize("kind", ["short", "stock"])
+def test_a_turn_with_a_video_can_be_undone_but_not_halved(family: Family, kind: str) -> None:
+    asking = family.writing_short if kind == "short" else family
+    turn = run(family.model, family.inputs(QUESTION), return_dict_in_generate=True)
+    cache = turn.past_key_values
+    length = cache.get_seq_length()
+    video = dict(asking.one_video())
+    video["input_ids"] = torch.cat([turn.sequences, video["input_ids"]], dim=1)
+    video["attention_mask"] = torch.ones_like(video["input_ids"])
+    run(asking.model, video, past_key_values=cache, compression_positions="original")
+    halved = copy.deepcopy(cache)
+    halved.crop(length + 12 - halved.get_seq_length())
+    second = {"input_ids": torch.cat([turn.sequences, family.inputs("And then?")["input_ids"]], dim=1)}
+    with pytest.raises(ValueError, match=f"was cropped to {length + 12} tokens, into a prompt"):
+        run(family.model, second, past_key_values=halved)
+    cache.crop(length - cache.get_seq_length())
+    assert torch.equal(run(family.model, second, past_key_values=cache), run(family.model, second))
+
+
+@torch.no_grad()
+@only(lambda family: family.frames_stand_apart and not family.recurrent)
+def test_text_that_is_hidden_between_frames_stays_hidden_in_later_steps(family: Family) -> None:
+    """The model moves it, with the placeholders around it, to the budgets of the frames."""
+    short = family.writing_short
+    inputs, step = dict(short.one_video()), torch.tensor([[7]])
+    places = video_places(short.model.config, inputs["input_ids"][0]).nonzero().flatten()
+    gap = int(places[int((places.diff() > 1).nonzero()[-1])]) + 1
+    inputs["attention_mask"][0, gap] = 0
+    mask = torch.nn.functional.pad(inputs["attention_mask"], (0, 1), value=1)
+    cache = short.model(**inputs, use_cache=True).past_key_values
+    stepped = short.model(input_ids=step, attention_mask=mask, past_key_values=cache).logits[:, -1]
+    whole = inputs | {"input_ids": torch.cat([inputs["input_ids"], step], dim=1), "attention_mask": mask}
+    if "mm_token_type_ids" in whole:
+        whole["mm_token_type_ids"] = torch.nn.functional.pad(whole["mm_token_type_ids"], (0, 1))
+    torch.testing.assert_close(stepped, short.model(**whole).logits[:, -1], rtol=0, atol=1e-5)

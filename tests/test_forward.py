@@ -266,3 +266,17 @@ def test_gradient_checkpointing_of_either_kind_changes_no_gradient(family: Famil
         gradients.append(torch.cat([w.grad.flatten() for w in model.parameters() if w.grad is not None]))
     for checkpointed in gradients[1:]:
         torch.testing.assert_close(checkpointed, gradients[0], rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+@only(lambda family: family.mrope)
+def test_short_prompts_take_positions_with_the_order_of_the_tokens(family: Family) -> None:
+    """The order stays, and (t, h, w) follow the tokens to the budgets of their frames."""
+    short = family.writing_short
+    inputs = dict(short.one_video())
+    call = short.model.model.prepared(dict(inputs))
+    order, *rotary = call.inputs["position_ids"]
+    assert call.layout is not None
+    callers = [torch.zeros_like(each).scatter(1, call.layout.order, each) for each in rotary]
+    given = inputs | {"position_ids": torch.stack([order, *callers]), "use_cache": False}
+    torch.testing.assert_close(short.model(**given).logits, short.model(**inputs).logits, rtol=0, atol=1e-5)

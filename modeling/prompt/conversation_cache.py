@@ -38,7 +38,8 @@ class Conversation:
         length: how many tokens the cache holds.
         caller_length: how many of the caller's tokens they stand for.
         is_known: whether a model of this project filled the cache.
-        least: to how many tokens it can be cropped. Before its last images and videos, another offset holds.
+        least: where its last images and videos end, if other positions or another order hold before them.
+        previous: what the cache held before these.
         offset: (B, 1) position of the next token minus the number of attended tokens; None if the stock class's own
             positions are right.
         masks: of a prompt that the model shortened, which of its P cached tokens are no padding, (B, P) bool, and which
@@ -49,6 +50,7 @@ class Conversation:
     caller_length: int
     is_known: bool = False
     least: int = 0
+    previous: "Conversation | None" = None
     offset: Tensor | None = None
     masks: tuple[Tensor, Tensor] | None = None
 
@@ -67,6 +69,8 @@ class Conversation:
         if known is None or length == 0:
             return cls(length, length)
         least = min(length, known.length)
+        while known.previous is not None and least < known.least and least <= known.previous.length:
+            known = known.previous  # A turn was undone.
         if known.masks is not None and least < known.masks[0].shape[1]:
             raise ValueError(
                 f"The KV cache was cropped to {least} tokens, into a prompt of {known.masks[1].shape[1]} tokens that "
@@ -75,9 +79,9 @@ class Conversation:
             )
         if least < known.least:
             raise ValueError(
-                f"The KV cache was cropped to {least} tokens, but its last images or videos end at token {known.least}. "
-                "Positions before them are not known any more. Crop it behind them, keep a copy of the cache before "
-                "such a turn, or start over without it."
+                f"The KV cache was cropped to {least} tokens, into a prompt whose images or videos end at token "
+                f"{known.least}, and where its tokens stand is only known as a whole. Crop it behind them, or to what "
+                "was there before this prompt."
             )
         rows = num_rows if known.num_rows is None else known.num_rows
         if rows % num_rows:
@@ -105,7 +109,9 @@ class Conversation:
             return value[index.to(value.device) if isinstance(index, Tensor) else index]
 
         masks = None if self.masks is None else (picked(self.masks[0]), picked(self.masks[1]))
-        return replace(self, masks=masks, offset=None if self.offset is None else picked(self.offset))
+        offset = None if self.offset is None else picked(self.offset)
+        previous = None if self.previous is None else self.previous.rows(index)
+        return replace(self, masks=masks, offset=offset, previous=previous)
 
     def repeated(self, repeats: int) -> "Conversation":
         """Return that of a cache that holds each prompt several times, side by side, as for beams."""

@@ -446,6 +446,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         positions, following = None, start + attended.sum(dim=1, keepdim=True)
         is_original = layout is not None and settings.compression_positions == "original"
         is_shortened = before.masks is not None or (layout is not None and layout.lengths is None)
+        # Where placeholders move past hidden text, the mask of the tokens that run is another one, too.
+        is_shortened = is_shortened or (layout is not None and not torch.equal(attended, of_caller))
         if self.uses_mrope:
             rotary = None
             if layout is not None or self.has_positions_of_its_own(inputs):
@@ -465,13 +467,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             positions = start + positions_by_order(attended)
         if self.uses_mrope or is_original or offset is not None:
             after = replace(after, is_known=True, offset=following - num_tokens)
-        # Where placeholders move past hidden text, the mask of the tokens that run is another one, too.
-        if is_shortened or (layout is not None and not torch.equal(attended, of_caller)):
+        if is_shortened:
             after = replace(after, is_known=True, masks=(mask.bool(), callers_mask.bool()))
         if after.offset is not None or (layout is not None and not layout.is_in_order):
             kinds = self.kinds_of(tokens, inputs) if kinds is None else kinds
-            last = (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist()
-            after = replace(after, is_known=True, least=length + last[0] + 1 if last else after.least)
+            for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
+                least = length + (num_run if is_shortened else last + 1)
+                after = replace(after, is_known=True, least=least, previous=before)
         inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, layout)
         if not is_own_mask and (given is not None or not bool(mask.all())):
             inputs = inputs | {"attention_mask": mask}

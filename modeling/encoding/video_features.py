@@ -253,7 +253,8 @@ def _check_numbers(
             "every token."
         )
     of_call = {name: of_call[name] for name in COUNTED_BY if name in of_call}
-    if own == list(num_kept) or (own is None and not of_call):
+    is_rounded = own is None and settings.compression_rounding != "exact"
+    if own == list(num_kept) or (own is None and not of_call and not is_rounded):
         return
     if of_call:
         name, value = next(iter(of_call.items()))
@@ -263,8 +264,9 @@ def _check_numbers(
         )
     if not warns:
         return
+    asked = f"`compression_rounding={settings.compression_rounding!r}`" if is_rounded else own
     logger.warning_once(
-        f"The prompt has room for {list(num_kept)} tokens of its videos, and the model's config asks for {own}. The "
+        f"The prompt has room for {list(num_kept)} tokens of its videos, and the model's config asks for {asked}. The "
         f"prompt decides: `processor.retention_ratio`, or `processor(..., retention_ratio=...)`, changes how many stay."
     )
 

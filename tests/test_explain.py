@@ -110,7 +110,8 @@ def test_a_call_compares_settings_and_names_those_that_differ_from_the_defaults(
     given = {"num_frames": 4, "compare_with": [{"retention_ratio": 0.25}], "processor": family.processor}
     figure = vidcom2.explain(INTERRUPTION, family.model, **given, **settings)
     for explanation, ratio in zip(figure.ways, (0.5, 0.25), strict=True):
-        assert explanation.video_frames == 4 and explanation.kept.mean() == pytest.approx(ratio, abs=0.02)
+        share = round(9 * ratio) / 9  # of the tokens of a frame, half to even
+        assert explanation.video_frames == 4 and explanation.kept.mean() == pytest.approx(share, abs=0.02)
         assert explanation.title.startswith("random keeps") and f"retention_ratio={ratio}" in explanation.title
         assert "compression_rounding='round'" in explanation.subtitle and "temperature" not in explanation.subtitle
         assert explanation.subtitle.startswith(INTERRUPTION.name) and explanation.title in repr(figure)

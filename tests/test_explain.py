@@ -105,12 +105,15 @@ def test_an_explanation_has_the_models_numbers_its_grid_and_whole_frames(family:
     assert np.abs(small - wide.frames[0]).mean() < 4  # so nothing is cut off
 
 
+# VideoLLaMA3's processor leaves placeholders of repeated tokens out, so fewer are kept than the ratio says.
+@only(lambda family: "video_compression_mask" not in family.video_inputs)
 def test_a_call_compares_settings_and_names_those_that_differ_from_the_defaults(family: Family) -> None:
     settings = {"retention_ratio": 0.5, "compression_method": "random", "compression_rounding": "round"}
     given = {"num_frames": 4, "compare_with": [{"retention_ratio": 0.25}], "processor": family.processor}
     figure = vidcom2.explain(INTERRUPTION, family.model, **given, **settings)
     for explanation, ratio in zip(figure.ways, (0.5, 0.25), strict=True):
-        share = round(9 * ratio) / 9  # of the tokens of a frame, half to even
+        size = explanation.kept[0].size
+        share = round(size * ratio) / size  # of the tokens of a frame, half to even
         assert explanation.video_frames == 4 and explanation.kept.mean() == pytest.approx(share, abs=0.02)
         assert explanation.title.startswith("random keeps") and f"retention_ratio={ratio}" in explanation.title
         assert "compression_rounding='round'" in explanation.subtitle and "temperature" not in explanation.subtitle

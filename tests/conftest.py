@@ -18,8 +18,10 @@ from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_ima
 from transformers import AutoProcessor, BatchFeature, PreTrainedModel, ProcessorMixin
 from videos_as_images import by_prompt, joined_pixels, split_pixels
 
+from vidcom2.answering.prompting import NO_SLICES, OF_THE_TOWER, at_least_a_pair, prompt_text
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS
 from vidcom2.processors import restore, shorten
+from vidcom2.video.reading import Video
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -172,6 +174,21 @@ class Family:
         processor = AutoProcessor.from_pretrained(self.folder)
         shorten(processor, self.model.config)
         return replace(self, processor=processor)
+
+    def short_inputs(self, question: Any, video: Video, **settings: Any) -> dict[str, Any]:
+        """Return what this project's processor writes about a video that is read already, without its pixels."""
+        processor: Any = self.writing_short.processor
+        frames, metadata = at_least_a_pair(processor, video)
+        made = processor(
+            text=[prompt_text(processor, question)],
+            videos=[[frames]],
+            video_metadata=[metadata],
+            do_sample_frames=False,
+            return_tensors="pt",
+            **settings,
+            **NO_SLICES if hasattr(processor.video_processor, "max_slice_nums") else {},
+        )
+        return {name: value for name, value in made.items() if name not in OF_THE_TOWER}
 
     def prompt(self, question: str, videos: int = 0, images: int = 0) -> str:
         return chat_prompt(self.processor, question, videos, images)

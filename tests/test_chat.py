@@ -11,7 +11,6 @@ from test_cli import vidcom2
 from typer.testing import CliRunner
 
 from vidcom2.answering.conversation import Conversation
-from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.watched import watch_frames
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.cli.app import app
@@ -41,7 +40,8 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
     (whole, held), *_, last = lengths
     assert held < whole and last[0] - whole == last[1] - held > 8  # the cache holds all text, and part of the video
     ids = conversation.ids
-    inputs = dict(prepare_inputs(checkpoint.processor, "What?", conversation.watched.video, checkpoint.model))
+    written = conversation.watched.inputs("What?")
+    inputs = written | {"mm_encoder_outputs": {"video": conversation.watched.features}}
     prompt = ids[:, : len(ids[0]) - 4]
     more = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
     if "mm_token_type_ids" in more:

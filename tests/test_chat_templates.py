@@ -259,7 +259,7 @@ def test_thoughts_can_be_told_from_answers_whatever_tokens_enclose_them(checkpoi
         ("", "<|channel>thought\nA<channel|>B<|im_end|>", "<|channel>thought\nA<channel|>B"),
         ("", "<|channel>thought\nB", "<|channel>thought\nB"),
     ):
-        prompt = ids(f"<|im_start|>user\nWhat is <think>?<|im_end|>\n<|im_start|>assistant\n{begun}")
+        prompt = f"<|im_start|>user\nWhat is <think>?<|im_end|>\n<|im_start|>assistant\n{begun}"
         assert text_of(tokenizer, prompt, ids(new)) == text
 
 

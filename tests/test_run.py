@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -42,11 +42,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, int,
     calls: list[tuple[float, int, int]] = []
     left = {ratio: list(seconds) for ratio, seconds in SECONDS.items()}
 
-    def call(_: object, inputs: object, settings: CompressionSettings, max_new_tokens: int) -> run_module.TimedAnswer:
+    def call(*given: object, max_new_tokens: int) -> run_module.TimedAnswer:
+        settings = cast(CompressionSettings, given[-1])
         ratio = settings.retention_ratio
         calls.append((ratio, max_new_tokens, torch.get_num_threads()))
         seconds = left[ratio].pop(0)
-        return run_module.TimedAnswer(100, seconds, 2 * seconds, 100, torch.tensor([1]))
+        return run_module.TimedAnswer(100, 60, seconds, 2 * seconds, 100, torch.tensor([1]))
 
     monkeypatch.setattr(run_module, "timed_answer", call)
     before = torch.get_num_threads()

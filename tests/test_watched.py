@@ -22,9 +22,10 @@ from transformers import LogitsProcessor
 import vidcom2
 from vidcom2.answering import many_in_transformers
 from vidcom2.answering.engine import Engine
-from vidcom2.answering.prompting import OF_THE_TOWER, prepare_inputs
+from vidcom2.answering.prompting import OF_TEXTS, prepare_inputs
 from vidcom2.answering.watched import Watched, load_watched_file
 from vidcom2.answering.watched_file import read_header
+from vidcom2.configuration.compression_settings import NUM_KEPT
 from vidcom2.errors import OptionError
 from vidcom2.toys import DEMO_VIDEO
 
@@ -71,8 +72,8 @@ def load(family: Family, path: Path, model: Any = None, **settings: Any) -> Watc
 
 
 def test_a_watched_video_answers_as_ask_does(family: Family, video: vidcom2.Video, tmp_path: Path) -> None:
-    """The inputs without pixels are the processor's, and the logits are those of `generate` on the processor's own
-    inputs: bit for bit from the features, and up to rounding from the KV cache. The loaded files give the same."""
+    """The prompt is the one that this project's processor writes, and the logits are those of `generate` on the stock
+    processor's inputs: bit for bit from the features, up to rounding from the KV cache. Loaded files give the same."""
     watched, filled = watch(family, video), watch(family, video)
     watched.save(tmp_path / "features.watched")
     from_features = [watched, load(family, tmp_path / "features.watched")]
@@ -83,8 +84,8 @@ def test_a_watched_video_answers_as_ask_does(family: Family, video: vidcom2.Vide
             lambda _, given=fresh, **rest: family.model.generate(**given, do_sample=False, **rest), question
         )
         inputs = watched.inputs(question)
-        assert inputs.keys() == fresh.keys() - {*OF_THE_TOWER}
-        assert all(torch.equal(inputs[name], fresh[name]) for name in inputs)
+        written = family.short_inputs(question, video)
+        assert all(torch.equal(inputs[name], written[name]) for name in (*OF_TEXTS, NUM_KEPT) if name in written)
         for way in from_features:
             assert torch.equal(logits(way.ask, question), expected)
         for way in from_cache:
@@ -106,7 +107,7 @@ def test_a_question_after_a_cache_that_ends_behind_a_video_has_the_stock_models_
     video = vidcom2.Video.from_frames(frames, times=[place * seconds for place in range(20)])
     inputs = prepare_inputs(family.processor, "Who is it?", video, family.model)
     filled = watch(family, video, retention_ratio=1.0).prefill()
-    assert filled.can_continue(inputs["input_ids"], {})
+    assert filled.can_continue(filled.inputs("Who is it?")["input_ids"], {})
     expected = logits(lambda _, **rest: family.stock.generate(**inputs, do_sample=False, **rest), None)
     torch.testing.assert_close(logits(filled.ask, "Who is it?"), expected, rtol=0, atol=1e-5)
 

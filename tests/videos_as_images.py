@@ -156,7 +156,11 @@ class TellsVideosApart:
     """Joins the parent's features of frames to those of videos, and leaves out how many frames a video has."""
 
     def _joined(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in kwargs.items() if name != "num_frames_per_video"}
+        return {
+            name: value
+            for name, value in kwargs.items()
+            if name not in ("num_frames_per_video", "num_patches_per_frame")
+        }
 
 
 class SplitsVideos(TellsVideosApart):

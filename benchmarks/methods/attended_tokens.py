@@ -60,7 +60,7 @@ class AttendedAnswers:
         """Answer a batch with the settings of a call, in the form of `Candidate.answer`."""
         if self._held is None or self._held[0] is not batch:
             videos = tuple(with_attention(model, video) for video in batch.videos)
-            self._held = batch, Batch(batch.inputs, videos)
+            self._held = batch, replace(batch, videos=videos)
         return compressed_answers(model, self._held[1], model.config.compression_settings(**overrides), max_new_tokens)
 
 

@@ -72,7 +72,7 @@ def processor_fields(config: Any) -> dict[str, Any]:
 
 
 def of_whole_prompts(processor: Any) -> Any:
-    """Return a processor that writes a placeholder for every token of a video, for prompts with several settings."""
+    """Return a processor that writes a placeholder for every token of a video, which are thinned out per setting."""
     view = copy.copy(processor)
     restore(view)
     return view

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+from transformers import PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
@@ -18,7 +18,8 @@ from ..modeling.prompt.prompt_compression import positions_made_for
 from ..video.reading import Video
 from .candidates import BASELINE
 from .generation import EncodedVideos, compress, encode, generate
-from .prompting import prepare_inputs, scored_frames
+from .prepared_video import VideoPrompt, num_video_tokens, prepare_video
+from .prompting import scored_frames, texts_of
 from .stopwatch import Stopwatch
 
 if TYPE_CHECKING:
@@ -135,14 +136,16 @@ def run(
         chat_template_kwargs: as in `ask`.
     """
     model, processor = checkpoint.model, checkpoint.processor
-    inputs = prepare_inputs(processor, prompt, video, model, template_arguments=chat_template_kwargs)
+    written, inputs = prepare_video(processor, video, model)
+    asked = written.prompt(processor, prompt, chat_template_kwargs)
     settings_of = model.config.compression_settings
     settings = settings_of()
     compared: list[dict[str, Any]] = [{"retention_ratio": settings.retention_ratio}]
     if baseline:
         compared.append(BASELINE)
     with steady_threads(model):
-        compression = compress(model, encode(model, inputs, settings), settings).video_compressions[0]
+        kept = compress(model, encode(model, inputs, settings), settings)
+        compression = kept.video_compressions[0]
         if other_method is not None:
             compared.append(_with_as_many_tokens(other_method, compression))
         sides: list[list[TimedAnswer]] = [[] for _ in compared]
@@ -153,19 +156,21 @@ def run(
                 progress("Answering", sum(map(len, sides)), steps)
                 # The first call generates a single token and is not counted.
                 of_call = settings_of(**compared[i])
-                sides[i].append(timed_answer(model, inputs, of_call, max_new_tokens=max_new_tokens if repeat else 1))
-        measured = [measured_of(calls[1:], model, processor, inputs) for calls in sides]
+                most = max_new_tokens if repeat else 1
+                sides[i].append(timed_answer(model, processor, asked, inputs, of_call, max_new_tokens=most))
+        measured = [measured_of(calls[1:], processor) for calls in sides]
         where = environment(model)
     u = compression.frame_uniqueness
-    is_video = model.model.is_video(inputs["input_ids"])
+    text_tokens = int(texts_of(model, asked.inputs(processor, model, kept)["input_ids"]).sum())
+    full_video_tokens = num_video_tokens(kept)
     return Comparison(
         model=checkpoint.name,
         prompt=prompt,
         retention_ratio=settings.retention_ratio,
         settings=asdict(settings),
         lost_frames=video.lost,
-        full_prompt_tokens=is_video.numel(),
-        full_video_tokens=int(is_video.sum()),
+        full_prompt_tokens=text_tokens + full_video_tokens,
+        full_video_tokens=full_video_tokens,
         frame_seconds=[round(float(s), 3) for s in video.seconds[scored_frames(len(video.seconds), compression)]],
         frame_budgets=compression.frame_budgets.tolist(),
         frame_uniqueness=None if u is None else [round(value, 6) for value in u.tolist()],
@@ -194,6 +199,7 @@ class TimedAnswer:
     """The figures of one answer. Its fields are those of `Measured`."""
 
     prompt_tokens: int
+    video_tokens: int
     prefill_seconds: float
     total_seconds: float
     num_positions: int
@@ -202,25 +208,28 @@ class TimedAnswer:
 
 def timed_answer(
     model: "VidCom2GenerationMixin",
-    inputs: BatchFeature,
+    processor: ProcessorMixin,
+    prompt: VideoPrompt,
+    videos: EncodedVideos | Mapping[str, Any],
     settings: CompressionSettings,
-    videos: EncodedVideos | None = None,
     **arguments: Any,
 ) -> TimedAnswer:
     """Answer one prompt, and measure how long it takes.
 
     Args:
-        videos: the prompt's videos, if they are already encoded. `total_seconds` then does not include encoding them.
+        videos: the prompt's video, or the processor's outputs for it. `total_seconds` includes encoding these.
         arguments: arguments of `generate`.
     """
     watch = Stopwatch(model)
-    if videos is None:
-        videos = encode(model, inputs, settings, hook=watch)
+    if not isinstance(videos, EncodedVideos):
+        videos = encode(model, videos, settings, hook=watch)
     features = compress(model, videos, settings, watch)
+    inputs = prompt.inputs(processor, model, features)
     new = generate(model, inputs, features, settings.compression_positions, hook=watch, **arguments)
     seconds = watch.seconds()
     return TimedAnswer(
         prompt_tokens=watch.calls[0].tokens,
+        video_tokens=watch.calls[0].tokens - int(texts_of(model, inputs["input_ids"]).sum()),
         prefill_seconds=seconds["prefill"],
         total_seconds=sum(seconds.values()),
         num_positions=watch.num_positions,
@@ -228,16 +237,13 @@ def timed_answer(
     )
 
 
-def measured_of(
-    calls: Sequence[TimedAnswer], model: "VidCom2GenerationMixin", processor: ProcessorMixin, inputs: BatchFeature
-) -> Measured:
+def measured_of(calls: Sequence[TimedAnswer], processor: ProcessorMixin) -> Measured:
     """Summarize the same answer, given several times, as one side of a comparison."""
     last = calls[-1]
     prefill, total = [call.prefill_seconds for call in calls], [call.total_seconds for call in calls]
-    text_tokens = int((~model.model.is_video(inputs["input_ids"])).sum())
     return Measured(
         prompt_tokens=last.prompt_tokens,
-        video_tokens=last.prompt_tokens - text_tokens,
+        video_tokens=last.video_tokens,
         prefill_seconds=median(prefill),
         total_seconds=median(total),
         prefill_seconds_each=prefill,

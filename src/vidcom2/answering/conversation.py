@@ -23,7 +23,7 @@ class Conversation:
     This object holds the whole conversation. Nothing of it stays on the model.
 
     Attributes:
-        ids: (1, L) the token ids of the whole conversation as without compression; None before the first question.
+        ids: (1, L) the token ids of the whole conversation; None before the first question.
         cache: the KV cache, which holds the compressed prompt and all turns; None before the first question.
     """
 

@@ -8,16 +8,17 @@ are compressed. To measure, it passes a `StageHook`, which is told when each sta
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList, ProcessorMixin
 
 from ..configuration.compression_settings import CompressionSettings
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoTokens
-from .prompting import OF_TEXTS, OF_VIDEOS, video_arguments
+from .prepared_video import VideoPrompt
+from .prompting import OF_TEXTS, OF_VIDEOS, padded, video_arguments
 
 if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
@@ -27,7 +28,7 @@ STAGES = {
     "preprocess": "the processor, which resizes, normalises and makes the prompt, and the copy to the device",
     "vision": "the vision tower with projector and pooling",
     "compression": "choosing the tokens and taking their features",
-    "prompt": "shortening the prompt, its embeddings and its positions",
+    "prompt": "writing the prompt for the tokens that stay, its embeddings and its positions",
     "prefill": "the language model's pass over the prompt, and the first token",
     "decode": "the other tokens",
 }
@@ -82,13 +83,20 @@ class Batch:
     """Questions that are answered together.
 
     Attributes:
-        inputs: the processor's outputs without pixels: `input_ids` and `attention_mask` (B, L), padded on the left, and
-            the sizes and times of the videos.
-        videos: B videos, each encoded on its own. Questions about the same video may share one object.
+        prompts: B questions.
+        videos: their B videos, each encoded on its own. Questions about the same video may share one object.
     """
 
-    inputs: dict[str, Any]
+    processor: ProcessorMixin
+    prompts: tuple[VideoPrompt, ...]
     videos: tuple[EncodedVideos, ...]
+
+    def inputs(self, model: "VidCom2GenerationMixin", features: Sequence[VidCom2VideoFeatures]) -> dict[str, Any]:
+        """Return the model's inputs for these features of the videos, without pixels: `input_ids` and `attention_mask`
+        (B, L), padded on the left, and the sizes and times of the videos."""
+        pairs = zip(self.prompts, features, strict=True)
+        written = [prompt.inputs(self.processor, model, of_video) for prompt, of_video in pairs]
+        return padded(written, cast(Any, self.processor).tokenizer)
 
 
 @torch.no_grad()
@@ -198,8 +206,8 @@ def generate(
     """Answer a batch of prompts whose videos are encoded.
 
     Args:
-        prompts: `input_ids` (B, L) and the processor's other outputs, on the model's device. Only those of `OF_TEXTS`
-            and `OF_VIDEOS` are read.
+        prompts: what `VideoPrompt.inputs` returns for these features: `input_ids` (B, L) and others, on the model's
+            device. Only those of `OF_TEXTS` and `OF_VIDEOS` are read.
         features: the features of their videos, as `compress` returns them. To keep all tokens, the `outputs` of
             `encode`. None if a KV cache among the arguments holds the videos.
         positions: the setting `compression_positions`. The features reflect all other settings already.

@@ -21,8 +21,8 @@ from ..video.reading import Video
 from .arguments import with_tokenizer
 from .engine import Engine, Prepared
 from .generation import check_encoded_alike, compress, encode, generate, joined
-from .prepared_video import prepare_video
-from .prompting import padded, video_arguments
+from .prepared_video import VideoPrompt, num_video_tokens, prepare_video
+from .prompting import padded, texts_of, video_arguments
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest
 from .watched import Watched, check_kept, load_watched_file
 from .watched_file import read_header
@@ -47,7 +47,6 @@ class _Prompt:
     features: VidCom2VideoFeatures
     together: tuple[int, str]
     tokens: int
-    full_video_tokens: int
     lost_frames: int
 
     @property
@@ -100,8 +99,8 @@ class TransformersEngine(Engine):
 
     def prompt(
         self, request: VideoRequest, video: Video | Watched, template_arguments: dict[str, Any], group: Prepared
-    ) -> tuple[VideoRequest, dict[str, Any]]:
-        """Return the request with its inputs for a batch of one, without pixels."""
+    ) -> tuple[VideoRequest, VideoPrompt]:
+        """Return the request with its prompt, which is written once it is known how many tokens stay."""
         processor = self._processor_of_thread()
         if isinstance(video, Watched):
             check_kept(video.settings, request.settings)
@@ -111,7 +110,7 @@ class TransformersEngine(Engine):
             group.video = video_arguments(self.model, inputs)
             # This halves the memory for a model in half precision. Other inputs must not be rounded.
             group.video["pixel_values_videos"] = group.video["pixel_values_videos"].to(self.model.dtype)
-        return request, group.written.prompt(processor, self.model, request.prompt, template_arguments, device="cpu")
+        return request, group.written.prompt(processor, request.prompt, template_arguments)
 
     def _processor_of_thread(self) -> Any:
         if not hasattr(self._of_thread, "processor"):  # threads cannot use a tokenizer at the same time
@@ -148,18 +147,18 @@ class TransformersEngine(Engine):
         refused = list(group.refused)
         if not group.prompts:
             return prompts, refused
-        if group.watched is not None:
-            seen = group.watched
-            of_each = [
-                self._prompt(request, inputs, seen.features, seen.settings, seen.lost_frames)
-                for request, inputs in group.prompts
-            ]
-            return of_each, refused
         kept: dict[tuple[Any, ...], VidCom2VideoFeatures | str] = {}
         try:
+            if group.watched is not None:
+                seen = group.watched
+                of_each = [
+                    self._prompt(request, prompt, seen.features, seen.settings, seen.lost_frames)
+                    for request, prompt in group.prompts
+                ]
+                return of_each, refused
             on_device = BatchFeature(group.video).to(self.model.device)
             video = encode(self.model, on_device, self.model.config.compression_settings())
-            for request, inputs in group.prompts:
+            for request, prompt in group.prompts:
                 settings = self._settings(request)
                 key = tuple(settings.as_dict().items())
                 if key not in kept:
@@ -173,7 +172,7 @@ class TransformersEngine(Engine):
                 if isinstance(features, str):
                     refused.append(AnsweredRequest(request, error=features))
                 else:
-                    prompts.append(self._prompt(request, inputs, features, settings, group.lost_frames))
+                    prompts.append(self._prompt(request, prompt, features, settings, group.lost_frames))
         except Exception as error:
             reason = reason_of(error)
             if is_out_of_memory(error) and not gives_up:
@@ -187,19 +186,18 @@ class TransformersEngine(Engine):
     def _prompt(
         self,
         request: VideoRequest,
-        inputs: dict[str, Any],
+        prompt: VideoPrompt,
         features: VidCom2VideoFeatures,
         settings: CompressionSettings,
         lost_frames: int,
     ) -> _Prompt:
-        full_video_tokens = int(self.model.model.is_video(inputs["input_ids"]).sum())
+        inputs = prompt.inputs(self.processor, self.model, features, device="cpu")
         return _Prompt(
             request=request,
             inputs=inputs,
             features=features,
             together=(request.max_new_tokens or self.how.max_new_tokens, settings.compression_positions),
-            tokens=inputs["input_ids"].numel() - full_video_tokens + len(features.pooler_output[0]),
-            full_video_tokens=full_video_tokens,
+            tokens=int(texts_of(self.model, inputs["input_ids"]).sum()) + len(features.pooler_output[0]),
             lost_frames=lost_frames,
         )
 
@@ -257,14 +255,14 @@ class TransformersEngine(Engine):
         return len(new)
 
     def _answer(self, prompt: _Prompt, new: Tensor) -> AnsweredRequest:
-        full_prompt_tokens = prompt.inputs["input_ids"].numel()
+        video_tokens, full_video_tokens = len(prompt.features.pooler_output[0]), num_video_tokens(prompt.features)
         return AnsweredRequest(
             request=prompt.request,
             answer=self.processor.decode(new, skip_special_tokens=True),
             prompt_tokens=prompt.tokens,
-            video_tokens=len(prompt.features.pooler_output[0]),
-            full_prompt_tokens=full_prompt_tokens,
-            full_video_tokens=prompt.full_video_tokens,
+            video_tokens=video_tokens,
+            full_prompt_tokens=prompt.tokens - video_tokens + full_video_tokens,
+            full_video_tokens=full_video_tokens,
             new_tokens=len(new),
             lost_frames=prompt.lost_frames,
         )

@@ -1,10 +1,12 @@
-"""What a processor makes of a video, recorded once, so that a further question about it needs only its text.
+"""What a processor makes of a video, recorded once, so that a further question or ratio needs only its text.
 
 A processor writes a text in place of the video's placeholder, such as the time of each frame and a token for each part
-of it, and tokenizes the whole prompt. This text depends neither on the question nor on what the frames show.
+of it, and tokenizes the whole prompt. This text depends neither on the question nor on what the frames show. A prompt
+gets it with a placeholder for each token that stays.
 """
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -13,12 +15,16 @@ import numpy as np
 import torch
 from transformers import BatchFeature, LlavaNextVideoProcessor, PreTrainedModel, ProcessorMixin
 
+from ..configuration.compression_settings import NUM_KEPT
 from ..errors import OptionError
+from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
+from ..modeling.prompt.processing_short_prompts import spread
+from ..modeling.prompt.prompt_compression import VIDEO
 from ..video.reading import Video
 from .chats import Prompt
 from .frame_size import resized
-from .prompting import OF_TEXTS, OF_VIDEOS, check_vocabulary, frames_together, prepare_inputs, prompt_text
+from .prompting import OF_TEXTS, OF_VIDEOS, check_vocabulary, frames_together, prepare_inputs, prompt_text, texts_of
 
 QUESTION = "⟦question⟧"  # stands for any question while the processor's text is recorded
 
@@ -54,7 +60,7 @@ class PreparedVideo:
         placeholder: the part of a prompt that the processor replaces.
         written: the text that it writes there.
         tokenizer_arguments: how it calls its tokenizer.
-        types_tokens: whether its inputs tell which tokens are a video's (`mm_token_type_ids`).
+        types_tokens: whether inputs must tell which tokens are a video's (`mm_token_type_ids`).
         scaled_alone: as in `prepare_without_pixels`.
     """
 
@@ -67,17 +73,9 @@ class PreparedVideo:
     scaled_alone: bool = False
 
     def prompt(
-        self,
-        processor: ProcessorMixin,
-        model: PreTrainedModel,
-        prompt: Prompt,
-        template_arguments: Mapping[str, Any] | None = None,
-        device: torch.device | str | None = None,
-    ) -> dict[str, Any]:
-        """Return what `prepare_inputs` returns for a question about this video, without pixels.
-
-        Args:
-            device: where they go; by default, to the model's.
+        self, processor: ProcessorMixin, prompt: Prompt, template_arguments: Mapping[str, Any] | None = None
+    ) -> "VideoPrompt":
+        """Return a question about this video, in the processor's chat template.
 
         Raises:
             OptionError: on what `prompt_text` refuses, and if the chat template writes the video in another way than
@@ -90,12 +88,67 @@ class PreparedVideo:
                 f"the chat template does not write {self.placeholder!r} for the video of this chat, as it does for a "
                 "question alone. Prepare the inputs with the processor, and call the model's own `generate`."
             )
-        encoded = cast(Any, processor).tokenizer([before + self.written + after], **self.tokenizer_arguments)
+        return VideoPrompt(self, before, after)
+
+    def thinned(self, placeholder: str, total: int) -> str | None:
+        """Return the text of the video with so many placeholders, evenly among its frames; None if these are too few
+        for each group of them to have one."""
+        runs = re.compile(f"(?:{re.escape(placeholder)})+")
+        sizes = [len(run) // len(placeholder) for run in runs.findall(self.written)]
+        if total < len(sizes):
+            return None
+        stay = spread(total, sizes)
+        return runs.sub(lambda _: placeholder * next(stay), self.written)
+
+
+@dataclass(frozen=True, eq=False)
+class VideoPrompt:
+    """A question about a video, which is written anew for each choice of the video's tokens.
+
+    Attributes:
+        before, after: the prompt's text on either side of the video.
+    """
+
+    video: PreparedVideo
+    before: str
+    after: str
+
+    def inputs(
+        self,
+        processor: ProcessorMixin,
+        model: PreTrainedModel,
+        features: VidCom2VideoFeatures,
+        device: torch.device | str | None = None,
+    ) -> dict[str, Any]:
+        """Return the model's inputs for a prompt with these features, without pixels.
+
+        The prompt has a placeholder for each token that stays, also where their number depends on what the video shows.
+        Where a frame keeps none, and the others too few, it has one for every token, and the model shortens it.
+
+        Args:
+            features: the kept tokens of the video, or of B copies of it for B rows; or all tokens, as `encode` returns
+                them.
+            device: where the inputs go; by default, to the model's.
+        """
+        of, compressions = cast(Any, processor), features.video_compressions
+        in_text = of.video_token if of.video_token in self.video.written else of.image_token
+        short = None if compressions is None else self.video.thinned(in_text, len(features.pooler_output[0]))
+        text = self.before + (self.video.written if short is None else short) + self.after
+        encoded = of.tokenizer([text] * len(features.pooler_output), **self.video.tokenizer_arguments)
         inputs = {name: torch.as_tensor(encoded[name]) for name in OF_TEXTS if name in encoded}
         check_vocabulary(model, inputs["input_ids"])
-        if self.types_tokens:
-            inputs["mm_token_type_ids"] = cast(Any, model).model.kinds(inputs["input_ids"]).clamp(min=0).long()
-        return dict(BatchFeature(inputs | self.inputs).to(model.device if device is None else device))
+        if self.video.types_tokens:
+            inputs["mm_token_type_ids"] = VIDEO * (~texts_of(model, inputs["input_ids"])).long()
+        inputs |= self.video.inputs
+        if short is not None:
+            inputs[NUM_KEPT] = torch.tensor([len(each.indices) for each in compressions])
+        return dict(BatchFeature(inputs).to(model.device if device is None else device))
+
+
+def num_video_tokens(features: VidCom2VideoFeatures) -> int:
+    """Return how many tokens a video has in a prompt without compression."""
+    compressions = features.video_compressions
+    return len(features.pooler_output[0]) if compressions is None else compressions[0].num_placeholders
 
 
 def prepare_video(
@@ -103,11 +156,12 @@ def prepare_video(
     video: Video,
     model: PreTrainedModel | None = None,
     num_placeholders: int | None = None,
+    batch_size: int = 1,
 ) -> tuple[PreparedVideo, BatchFeature]:
     """Let a processor prepare a video, once.
 
     Args:
-        model: as in `prepare_inputs`.
+        model, batch_size: as in `prepare_inputs`.
         num_placeholders: how many the processor must write; None if any number is right.
 
     Returns:
@@ -119,8 +173,8 @@ def prepare_video(
     """
     recording: Any = copy.copy(processor)
     recorder = recording.tokenizer = _Recorder(processor, num_placeholders)
-    inputs = prepare_inputs(recording, QUESTION, video, model)
-    asked, (made,) = prompt_text(processor, QUESTION), recorder.text
+    inputs = prepare_inputs(recording, QUESTION, video, model, batch_size)
+    asked, made = prompt_text(processor, QUESTION), recorder.text[0]
     before, _, after = asked.partition(cast(Any, processor).video_token)
     start = common_length(before, made)
     end = common_length(after[::-1], made[::-1])
@@ -135,7 +189,7 @@ def prepare_video(
         placeholder=asked[start : len(asked) - end],
         written=made[start : len(made) - end],
         tokenizer_arguments=recorder.arguments | {"return_tensors": "pt"},
-        types_tokens="mm_token_type_ids" in inputs,
+        types_tokens="mm_token_type_ids" in inputs or cast(Any, processor).video_token not in made,
     )
     return prepared, inputs
 

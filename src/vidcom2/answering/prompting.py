@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
+from ..configuration.compression_settings import NUM_KEPT
 from ..errors import ALIKE, CheckpointError, OptionError, brief, did_you_mean, one_line, sentence
 from ..modeling.methods.compression import VideoCompression
 from ..processors import of_whole_prompts
@@ -26,7 +27,7 @@ NO_SLICES = {"videos_kwargs": {"max_slice_nums": 1}}
 OF_TEXTS = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 OF_VIDEOS = (
     *("video_grid_thw", "second_per_grid_ts", "video_second_per_grid", "num_frames", "num_frames_per_video"),
-    *("target_sizes_videos", "video_merge_sizes", "video_compression_mask"),
+    *("target_sizes_videos", "num_patches_per_frame", "video_merge_sizes", "video_compression_mask", NUM_KEPT),
 )
 OF_TEMPLATES = ("messages", "raise_exception", "strftime_now")  # what Transformers itself hands to chat templates
 OF_THE_TOWER = ("pixel_values_videos", "video_position_ids")
@@ -138,6 +139,12 @@ def check_template(processor: ProcessorMixin) -> None:
         raise CheckpointError(f"the model's chat template leaves videos out. {remedy}")
 
 
+def texts_of(model: PreTrainedModel, input_ids: Any) -> Any:
+    """Return which tokens of a prompt are no placeholders of a video or an image: bool, of the same shape."""
+    config: Any = model.config
+    return (input_ids != config.image_token_id) & (input_ids != config.video_token_id)
+
+
 def check_vocabulary(model: PreTrainedModel, input_ids: Any) -> None:
     """Check that a model knows the tokens of a prompt. On a GPU, an unknown one would end the process.
 
@@ -145,7 +152,7 @@ def check_vocabulary(model: PreTrainedModel, input_ids: Any) -> None:
         CheckpointError: if the tokens are those of another checkpoint's tokenizer.
     """
     config: Any = model.config
-    is_text = (input_ids != config.image_token_id) & (input_ids != config.video_token_id)
+    is_text = texts_of(model, input_ids)
     known = cast(Any, model.get_input_embeddings()).weight.shape[0]
     problem = None
     if is_text.all():
@@ -168,6 +175,8 @@ def prepare_inputs(
     template_arguments: Mapping[str, Any] | None = None,
 ) -> BatchFeature:
     """Return the chat prompt with all its placeholders, and the pixels, as the checkpoint's stock processor makes them.
+
+    `prepared_video.py` writes prompts for the tokens that stay.
 
     The processor is told when each frame is shown. Whether it tells the model depends on the family.
 
@@ -196,6 +205,7 @@ def prepare_inputs(
         inputs["num_frames"] = torch.full((batch_size,), len(frames))
     if "target_sizes_videos" in inputs:  # MiniCPM-V's does not say which frames belong to which video.
         inputs["num_frames_per_video"] = torch.full((batch_size,), len(frames))
+        inputs["num_patches_per_frame"] = torch.ones(batch_size * len(frames), dtype=torch.int64)  # without slices
     spacing = spacing_of_a_part(video)
     patch = frames_together(processor)
     if spacing is not None and "second_per_grid_ts" in inputs:

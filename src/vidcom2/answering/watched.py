@@ -21,8 +21,8 @@ from .answer import Answer
 from .arguments import check_generate_arguments, pop_call_settings, with_tokenizer
 from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .generation import compress, encode, generate
-from .prepared_video import PreparedVideo, common_length, prepare_video
-from .prompting import check_template_arguments
+from .prepared_video import PreparedVideo, common_length, num_video_tokens, prepare_video
+from .prompting import check_template_arguments, texts_of
 from .watched_file import read_watched, write_watched
 from .watched_model import encoder_state, model_state
 
@@ -136,7 +136,7 @@ class Watched:
         ids = inputs["input_ids"]
         length = min(common_length(ids[0, :-1].tolist(), each["input_ids"][0, :-1].tolist()) for each in others)
         prefix = ids[:, :length]
-        if int(model.model.is_video(prefix).sum()) < int(model.model.is_video(ids).sum()):
+        if not bool(texts_of(model, ids[:, length:]).all()):
             raise OptionError("the model's chat template writes the question before the video. Ask without `prefill`.")
         cut = {name: each[:, :length] if each.shape == ids.shape else each for name, each in inputs.items()}
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
@@ -183,24 +183,26 @@ class Watched:
         return inputs, self.features, dict(arguments)
 
     def inputs(self, prompt: Prompt, template_arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the processor's inputs for a question, without pixels."""
+        """Return the model's inputs for a question, without pixels."""
         of = self.checkpoint
-        return self.prepared.prompt(of.processor, of.model, prompt, template_arguments)
+        return self.prepared.prompt(of.processor, prompt, template_arguments).inputs(
+            of.processor, of.model, self.features
+        )
 
     def _answer(self, prompt: Prompt, arguments: dict[str, Any], template_arguments: Mapping | None) -> Answer:
         model, processor = self.checkpoint.model, self.checkpoint.processor
         inputs, features, arguments = self.begin(prompt, template_arguments, arguments)
         new = generate(model, inputs, features, self.settings.compression_positions, **arguments)[0]
-        is_video = model.model.is_video(inputs["input_ids"])
-        video_tokens = len(self.features.pooler_output[0])
+        text_tokens, video_tokens = int(texts_of(model, inputs["input_ids"]).sum()), len(self.features.pooler_output[0])
+        full_video_tokens = num_video_tokens(self.features)
         return Answer(
             processor.decode(new, skip_special_tokens=True),
             model=self.checkpoint.name,
             question=prompt,
-            prompt_tokens=int((~is_video).sum()) + video_tokens,
+            prompt_tokens=text_tokens + video_tokens,
             video_tokens=video_tokens,
-            full_prompt_tokens=is_video.numel(),
-            full_video_tokens=int(is_video.sum()),
+            full_prompt_tokens=text_tokens + full_video_tokens,
+            full_video_tokens=full_video_tokens,
             new_tokens=len(new),
             video=self.video,
             compression=self.features.video_compressions[0],

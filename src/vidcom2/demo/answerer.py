@@ -22,7 +22,7 @@ from ..answering.candidates import BASELINE
 from ..answering.chats import Prompt
 from ..answering.comparison import Measured, measured_of, steady_threads, timed_answer
 from ..answering.generation import EncodedVideos, compress, encode
-from ..answering.prepared_video import PreparedVideo, prepare_video
+from ..answering.prepared_video import PreparedVideo, VideoPrompt, prepare_video
 from ..answering.prompting import video_arguments
 from ..answering.stopwatch import Stopwatch
 from ..checkpoints import Checkpoint
@@ -84,7 +84,7 @@ class _Prompt:
     """Everything that one side needs to answer, on the CPU."""
 
     side: Side
-    inputs: dict[str, Any]
+    prompt: VideoPrompt
     videos: EncodedVideos
     settings: CompressionSettings
     max_new_tokens: int
@@ -233,9 +233,9 @@ class Answerer:
         for side in SIDES:
             with self._processor_lock:
                 before = () if earlier is None else earlier[side]
-                inputs = clip.written.prompt(self.checkpoint.processor, self.model, _chat(before, question), device=CPU)
+                prompt = clip.written.prompt(self.checkpoint.processor, _chat(before, question))
             settings = self.settings(overrides if side == "few" else BASELINE)
-            prompts.append(_Prompt(side, inputs, clip.encoded[side], settings, max_new_tokens))
+            prompts.append(_Prompt(side, prompt, clip.encoded[side], settings, max_new_tokens))
         yield from self._answer(prompts)
 
     def _streamed(self, prompts: Sequence[_Prompt]) -> Iterator[Update]:
@@ -264,21 +264,20 @@ class Answerer:
 
     def _generate(self, prompt: _Prompt, put: Callable[[Update], None], stop: threading.Event) -> None:
         put(Update(prompt.side, ""))  # says that this side has begun
-        inputs = BatchFeature(prompt.inputs).to(self.model.device)
-        videos = prompt.videos.on(self.model.device)
+        asked = self.model, self._decoder, prompt.prompt, prompt.videos.on(self.model.device), prompt.settings
         given = {"max_new_tokens": prompt.max_new_tokens, "stopping_criteria": [_Stop(stop)]}
         words = _Words(self._decoder.tokenizer, lambda text: put(Update(prompt.side, text)))
-        answer = timed_answer(self.model, inputs, prompt.settings, videos, streamer=words, **given)
+        answer = timed_answer(*asked, streamer=words, **given)
         if (
             answer.total_seconds < QUICK and not stop.is_set()
         ):  # that was the warm-up: it paid for what the first call of a size prepares
-            again = [timed_answer(self.model, inputs, prompt.settings, videos, **given) for _ in range(TIMES)]
+            again = [timed_answer(*asked, **given) for _ in range(TIMES)]
             # What else the machine does makes a short time longer, and never shorter.
             prefill, total = (
                 min(getattr(each, name) for each in again) for name in ("prefill_seconds", "total_seconds")
             )
             answer = replace(answer, prefill_seconds=prefill, total_seconds=total)
-        measured = measured_of([answer], self.model, self._decoder, inputs)
+        measured = measured_of([answer], self._decoder)
         put(Update(prompt.side, measured.answer, measured))
 
 

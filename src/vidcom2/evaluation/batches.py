@@ -11,8 +11,8 @@ from ..answering.candidates import AllTokens, Candidate
 from ..answering.generation import Batch, EncodedVideos, compress, encode, generate, joined
 from ..answering.letters import FIRST_TOKEN, letter_answers
 from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT
-from ..answering.prepared_video import prepare_video
-from ..answering.prompting import begun_thought, padded, video_arguments
+from ..answering.prepared_video import VideoPrompt, prepare_video
+from ..answering.prompting import begun_thought, video_arguments
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
@@ -22,8 +22,6 @@ from ..video.reading import Video
 
 if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
-
-PROMPT_END = 16  # tokens at the end of a prompt, among which a template begins the thoughts
 
 
 def rows_of_batch(shown: "ShownFrames", questions: Sequence[Question], max_new_tokens: int) -> list[dict[str, Any]]:
@@ -71,12 +69,12 @@ class PreparedQuestion:
     """A question about a video.
 
     Attributes:
-        inputs: its inputs for a batch of one, without pixels.
+        prompt: the question in the chat template.
         by_letter: whether its answers are letters. Those of a batch all are, or none.
     """
 
     question: Question
-    inputs: dict[str, Any]
+    prompt: VideoPrompt
     video: SeenVideo
     by_letter: bool
 
@@ -116,8 +114,8 @@ class ShownFrames:
         video = self.held[1]
         if isinstance(video, ValueError):
             raise video
-        inputs = video.written.prompt(of.processor, of.model, question.prompt, self.template_arguments)
-        return PreparedQuestion(question, inputs, video, self.letters and question.choices is not None)
+        prompt = video.written.prompt(of.processor, question.prompt, self.template_arguments)
+        return PreparedQuestion(question, prompt, video, self.letters and question.choices is not None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -171,7 +169,7 @@ def _answers_of(
         tower = str(settings.vision_settings())
         if tower not in batches:
             videos = tuple(each.video.encoded(settings) for each in prepared)
-            batches[tower] = Batch(padded([each.inputs for each in prepared], tokenizer), videos)
+            batches[tower] = Batch(processor, tuple(each.prompt for each in prepared), videos)
         if candidate.answer is not None:
             new, kept = candidate.answer(model, batches[tower], max_new_tokens)
         else:
@@ -185,25 +183,25 @@ def _answers_of(
     if first:
         found = letter_answers(tokenizer, new.logits[0], [len(each.question.choices or ()) for each in prepared])
     else:
-        prompts = [each.inputs["input_ids"][0] for each in prepared]
-        found = [{"text": text_of(tokenizer, prompt, row)} for prompt, row in zip(prompts, new, strict=True)]
+        pairs = zip(prepared, new, strict=True)
+        found = [{"text": text_of(tokenizer, each.prompt.after, row)} for each, row in pairs]
     return [answer | {"kept_share": share} for answer, share in zip(found, kept.tolist(), strict=True)]
 
 
-def text_of(tokenizer: Any, prompt: Tensor, new: Tensor) -> str:
+def text_of(tokenizer: Any, prompt: str, new: Tensor) -> str:
     """Return the text of an answer, in which what encloses the model's thoughts can be found.
 
     Of special tokens these marks alone are kept, since some tokenizers have them as such. Where the chat template has
     begun the thoughts at the end of the prompt, the text begins with its mark.
 
     Args:
-        prompt: (L,) ids of the prompt.
+        prompt: the end of the prompt.
         new: (n,) ids of the answer.
     """
     special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     marks = {i for i, each in special.items() if BEGINS_THOUGHT.fullmatch(each) or ENDS_THOUGHT.fullmatch(each)}
     text = tokenizer.decode([i for i in new.tolist() if i in marks or i not in special])
-    return (begun_thought(tokenizer.decode(prompt[-PROMPT_END:])) + text).strip()
+    return (begun_thought(prompt) + text).strip()
 
 
 def compressed_answers(
@@ -220,7 +218,8 @@ def compressed_answers(
     for video in batch.videos:
         if id(video) not in of_videos:
             of_videos[id(video)] = compress(model, video, settings)
-    features = joined([of_videos[id(video)] for video in batch.videos])
-    new = generate(model, batch.inputs, features, settings.compression_positions, max_new_tokens=max_new_tokens, **more)
+    of_each = [of_videos[id(video)] for video in batch.videos]
+    inputs, features = batch.inputs(model, of_each), joined(of_each)
+    new = generate(model, inputs, features, settings.compression_positions, max_new_tokens=max_new_tokens, **more)
     shares = [len(each.indices) / each.num_tokens for each in features.video_compressions]
     return new, torch.tensor(shares, dtype=torch.float64)

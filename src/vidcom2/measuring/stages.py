@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from transformers import BatchFeature
 
 from ..answering import generation
 from ..answering.candidates import AllTokens, Candidate
 from ..answering.generation import STAGES, EncodedVideos, compress, generate
-from ..answering.prompting import prepare_inputs
+from ..answering.prepared_video import VideoPrompt, prepare_video
+from ..answering.prompting import texts_of
 from ..answering.stopwatch import Stopwatch
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
@@ -59,13 +59,13 @@ class Encoded:
     """A video that was read and encoded, and the time and memory that it took.
 
     Attributes:
-        inputs: what the processor made of the prompt and the video.
+        prompt: the question about the video.
         seconds: the time of each of the first three of `STAGES`.
         wall_seconds: the three together by the wall clock, measured independently.
         peak_bytes: as in `Turn`.
     """
 
-    inputs: BatchFeature
+    prompt: VideoPrompt
     videos: EncodedVideos
     seconds: dict[str, float]
     wall_seconds: float
@@ -103,12 +103,13 @@ def encode(checkpoint: Checkpoint, task: Task, candidate: Candidate | None = Non
     watch = Stopwatch(model)
     video = read_video(task.video, task.num_frames)
     watch.ended("read")
-    inputs = prepare_inputs(checkpoint.processor, task.question, video, model, task.batch_size)
+    written, inputs = prepare_video(checkpoint.processor, video, model, batch_size=task.batch_size)
+    prompt = written.prompt(checkpoint.processor, task.question)
     watch.ended("preprocess")
     videos = generation.encode(model, inputs, settings, watch)
     seconds = watch.seconds()
     wall_seconds = time.perf_counter() - begin
-    return Encoded(inputs, videos, seconds, wall_seconds, peak_memory(device) if peak_is_known else None)
+    return Encoded(prompt, videos, seconds, wall_seconds, peak_memory(device) if peak_is_known else None)
 
 
 def _settings_of(candidate: Candidate, model: "VidCom2GenerationMixin") -> CompressionSettings:
@@ -142,9 +143,10 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
         except ValueError as error:
             raise _refused(error) from error
         kept_share = len(features.video_compressions[0].indices) / features.video_compressions[0].num_tokens
+    inputs = encoded.prompt.inputs(checkpoint.processor, model, features)
     new = generate(
         model,
-        encoded.inputs,
+        inputs,
         features,
         settings.compression_positions,
         watch,
@@ -157,7 +159,7 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
     steps = [each for stage, each in watch.each() if stage == "decode"]
     assert len(steps) == task.max_new_tokens - 1, f"{len(steps)} steps of the language model after the prefill"
     prompt_tokens = watch.calls[0].tokens
-    text_tokens = int((~model.model.is_video(encoded.inputs["input_ids"][0])).sum())
+    text_tokens = int(texts_of(model, inputs["input_ids"][0]).sum())
     peaks = (encoded.peak_bytes, peak_memory(device) if peak_is_known else None)
     return Turn(
         seconds={stage: seconds[stage] for stage in STAGES},

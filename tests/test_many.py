@@ -240,7 +240,7 @@ def test_a_request_that_does_not_fit_gets_an_error(checkpoint: Checkpoint, monke
             raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
         return encode(pixel_values_videos, **kwargs)
 
-    longest = max(each.full_prompt_tokens for each in answers(checkpoint, requests).values())
+    longest = max(each.prompt_tokens for each in answers(checkpoint, requests).values())
     monkeypatch.setattr(checkpoint.model, "generate", small)
     monkeypatch.setattr(checkpoint.model.model, "encode_videos", small_tower)
     found = answers(checkpoint, requests)
@@ -259,7 +259,7 @@ def test_whatever_a_request_raises_is_its_own_error_unless_none_can_be_answered_
     requests = [*asked("0 4", "broken", "1 4", "2 8", "3 4", "4 4"), {"video": "4 4", "prompt": "And?"}]
     requests[5]["retention_ratio"] = 0.1
     expected = answers(checkpoint, requests[:1] + requests[2:])  # without the video that cannot be read
-    longest = max(each.full_prompt_tokens for each in expected.values())
+    longest = max(each.prompt_tokens for each in expected.values())
     generate, compress = checkpoint.model.generate, package.answering.many_in_transformers.compress
     raised: BaseException = KeyError("x")
 

@@ -499,14 +499,7 @@ def test_models_with_replaced_methods_are_refused(family: Family) -> None:
     assert_refused(model, "`get_video_features` of this")
 
 
-@pytest.fixture
-def _one_process(tmp_path: Path) -> Any:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_models_that_are_spread_over_processes_are_refused(family: Family) -> None:
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel

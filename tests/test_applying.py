@@ -157,15 +157,6 @@ def test_an_inner_model_alone_can_be_applied_and_removed(family: Family) -> None
     assert model.config.to_dict() == fields
 
 
-@only(lambda family: family.can_tie)
-def test_tied_weights_stay_tied(family: Family) -> None:
-    model, _ = family.case.build(**family.case.build_arguments, tie_word_embeddings=True)
-    vidcom2.apply(model)
-    assert model.lm_head.weight is model.get_input_embeddings().weight
-    vidcom2.remove(model)
-    assert model.lm_head.weight is model.get_input_embeddings().weight
-
-
 # -- training ---------------------------------------------------------------------------------------------------------
 
 

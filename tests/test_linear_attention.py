@@ -46,6 +46,19 @@ def questions(family: Family, *texts: str) -> list[Tensor]:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("images", [False, True], ids=["videos", "images and videos"])
+def test_padding_of_the_compressed_prompt_does_not_reach_the_states(family: Family, images: bool) -> None:
+    both, alone = batch_of_two(family, images)
+    together = family.model(**both, use_cache=True)
+    assert not together.past_key_values.conversation.masks[0].all(), "without padding nothing is tested"
+    for row, inputs in enumerate(alone):
+        separate = family.model(**inputs, use_cache=True)
+        torch.testing.assert_close(together.logits[row, -1], separate.logits[0, -1], **CLOSE)
+        for state, expected in zip(states(together.past_key_values), states(separate.past_key_values), strict=True):
+            torch.testing.assert_close(state[row], expected[0], **CLOSE)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("by", ["generate", "forward"])
 def test_a_second_turn_of_a_batch_equals_each_row_alone(family: Family, by: str, kind: str) -> None:

@@ -38,13 +38,12 @@ from vidcom2.video.reading import read_video
 
 pytestmark = pytest.mark.usefixtures("methods_restored")
 OWN = {name: row for name, row in COMPRESSION_METHODS.items() if row.file is not None}
-USERS = ("longest_in_frame", "best_of_video", "whole_frames", "merged_in_time", "inner_contrast")
-METHODS = (*USERS, "evs", "dycoke", "vcast", "uniform_frames")
+METHODS = ("longest_in_frame", "best_of_video", "whole_frames", "merged_in_time", "inner_contrast")
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=[*METHODS, "evs", "dycoke", "vcast", "uniform_frames"])
 def method(request: pytest.FixtureRequest) -> str:
-    return use_method(request.param) if request.param in USERS else request.param
+    return use_method(request.param) if request.param in METHODS else request.param
 
 
 def video_tokens(num_frames: int = 4, tokens_per_frame: int = 9) -> Tensor:

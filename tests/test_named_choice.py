@@ -31,17 +31,8 @@ def test_a_text_names_the_option_that_a_person_reads_in_it(file: str, texts: int
 @pytest.mark.parametrize(
     "again",
     [
-        "* ",
-        "the answer is ",
-        "\n",
-        "A, ",
-        "(",
-        r"\boxed{",
-        "A. a cat\nB. a dog\n",
-        "not ",
-        "wait ",
-        "if A would ",
-        "word ",
+        *("* ", "the answer is ", "\n", "A, ", "(", r"\boxed{", "A. a cat\nB. a dog\n", "not ", "wait "),
+        *("if A would ", "word "),
     ],
 )
 def test_a_model_that_repeats_itself_is_read_within_a_second(again: str) -> None:

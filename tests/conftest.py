@@ -14,11 +14,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may depend on the n
 import pytest
 import torch
 from filelock import FileLock
-from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_image, make_video, video_places
+from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_image, make_video, save_tiny, video_places
 from transformers import AutoProcessor, BatchFeature, PreTrainedModel, ProcessorMixin
 from videos_as_images import by_prompt, joined_pixels, split_pixels
 
 from vidcom2.answering.prompting import NO_SLICES, OF_THE_TOWER, at_least_a_pair, prompt_text
+from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS
 from vidcom2.processors import restore, shorten
 from vidcom2.video.reading import Video
@@ -55,27 +56,9 @@ def _row(item: pytest.Item) -> ModelCase | None:
 
 # Test files about the code around the models, which hardly differs between families.
 AROUND_THE_MODELS = {
-    "applying",
-    "ask",
-    "bench",
-    "cli",
-    "compile",
-    "demo",
-    "evaluation",
-    "explain",
-    "frames",
-    "letters",
-    "load",
-    "many",
-    "pipelines",
-    "publish",
-    "run",
-    "serve",
-    "shipped_code",
-    "shipped_methods",
-    "threads",
-    "training",
-    "verify",
+    *("applying", "ask", "bench", "cli", "compile", "demo", "evaluation", "explain", "frames", "letters", "load"),
+    *("many", "pipelines", "publish", "run", "serve", "shipped_code", "shipped_methods", "threads"),
+    *("training", "verify"),
 }
 
 
@@ -271,6 +254,17 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return build_family(request.param, tmp_path_factory)
 
 
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save a tiny stock LLaVA-OneVision, where one family is enough. Tests must not change it."""
+    return save_tiny(tmp_path_factory.mktemp("model") / "tiny-model")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(folder: Path) -> Checkpoint:
+    return load_checkpoint(str(folder), device="cpu")
+
+
 @pytest.fixture
 def short_length(family: Family) -> Callable[..., int]:
     """Return a function that counts a compressed prompt's tokens, from `get_video_features` and the tokenizer alone."""
@@ -298,6 +292,14 @@ def methods_restored() -> Iterator[None]:
     for table, rows in before:
         table.clear()
         table.update(rows)
+
+
+@pytest.fixture
+def one_process(tmp_path: Path) -> Iterator[None]:
+    """Make a process group of this process alone."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(autouse=True)

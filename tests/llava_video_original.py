@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import GenerationConfig
@@ -40,17 +41,8 @@ class Sizes:
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
-    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def gelu(x: Tensor) -> Tensor:
-    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
-
-
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    centred = x - x.mean(dim=-1, keepdim=True)
-    return centred / (centred.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * weight + bias
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps=1e-6)
 
 
 def frame_patches(weights: dict[str, Tensor], sizes: Sizes, image: Tensor) -> list[list[Tensor]]:
@@ -86,11 +78,11 @@ def frame_patches(weights: dict[str, Tensor], sizes: Sizes, image: Tensor) -> li
         y = torch.cat(attended, dim=-1) @ lw["self_attn.out_proj.weight"].T + lw["self_attn.out_proj.bias"]
         x = x + y
         y = layer_norm(x, lw["layer_norm2.weight"], lw["layer_norm2.bias"])
-        y = gelu_tanh(y @ lw["mlp.fc1.weight"].T + lw["mlp.fc1.bias"])
+        y = F.gelu(y @ lw["mlp.fc1.weight"].T + lw["mlp.fc1.bias"], approximate="tanh")
         x = x + y @ lw["mlp.fc2.weight"].T + lw["mlp.fc2.bias"]
 
     y = x @ weights["model.mm_projector.0.weight"].double().T + weights["model.mm_projector.0.bias"].double()
-    y = gelu(y) @ weights["model.mm_projector.2.weight"].double().T + weights["model.mm_projector.2.bias"].double()
+    y = F.gelu(y) @ weights["model.mm_projector.2.weight"].double().T + weights["model.mm_projector.2.bias"].double()
     return [[y[row * side + column] for column in range(side)] for row in range(side)]
 
 
@@ -241,54 +233,13 @@ def original_weights(sizes: Sizes = Sizes(), tied: bool = False, dtype: torch.dt
 def original_config(sizes: Sizes, tower: str, tied: bool = False, dtype: str = "float32") -> dict:
     """Return the config.json of `lmms-lab/LLaVA-Video-7B-Qwen2` (facts/models.md A1), with other sizes."""
     steps = [sizes.image_size * i for i in range(1, 7)]
-    return {
-        "architectures": ["LlavaQwenForCausalLM"],
-        "model_type": "llava",
-        "hidden_size": sizes.hidden,
-        "intermediate_size": sizes.intermediate,
-        "num_hidden_layers": sizes.layers,
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.kv_heads,
-        "vocab_size": sizes.vocab,
-        "max_position_embeddings": 32768,
-        "tokenizer_model_max_length": 32768,
-        "rope_theta": 1000000.0,
-        "rope_scaling": None,
-        "rms_norm_eps": 1e-6,
-        "hidden_act": "silu",
-        "attention_dropout": 0.0,
-        "initializer_range": 0.02,
-        "bos_token_id": 256,
-        "eos_token_id": 258,
-        "sliding_window": 131072,
-        "use_sliding_window": False,
-        "max_window_layers": sizes.layers,
-        "tie_word_embeddings": tied,
-        "use_cache": True,
-        "torch_dtype": dtype,
-        "mm_vision_tower": tower,
-        "mm_hidden_size": sizes.vision_hidden,
-        "mm_projector_type": "mlp2x_gelu",
-        "mm_vision_select_layer": -2,
-        "mm_vision_select_feature": "patch",
-        "mm_patch_merge_type": "spatial_unpad",
-        "image_aspect_ratio": "anyres_max_9",
-        "image_grid_pinpoints": [[w, h] for w in steps for h in steps],
-        "image_crop_resolution": None,
-        "mm_newline_position": "grid",
-        "mm_spatial_pool_mode": "bilinear",
-        "mm_spatial_pool_stride": 2,
-        "add_time_instruction": True,
-        "force_sample": True,
-        "add_faster_video": False,
-        "faster_token_stride": 10,
-        "mm_use_im_start_end": False,
-        "mm_use_im_patch_token": False,
-        "mm_tunable_parts": "mm_vision_tower,mm_mlp_adapter,mm_language_model",
-        "use_pos_skipping": False,
-        "pos_skipping_range": 4096,
-        "transformers_version": "4.40.0.dev0",
-    }
+    of_text = {"hidden_size": sizes.hidden, "intermediate_size": sizes.intermediate, "vocab_size": sizes.vocab}
+    of_text |= {"num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv_heads}
+    of_text |= {"num_hidden_layers": sizes.layers, "max_window_layers": sizes.layers}
+    of_text |= {"bos_token_id": 256, "eos_token_id": 258, "tie_word_embeddings": tied, "torch_dtype": dtype}
+    of_tower = {"mm_vision_tower": tower, "mm_hidden_size": sizes.vision_hidden}
+    of_tower |= {"image_grid_pinpoints": [[w, h] for w in steps for h in steps]}
+    return json.loads((Path(__file__).parent / "data/llava_video_config.json").read_text()) | of_text | of_tower
 
 
 def write_original(

@@ -1,6 +1,6 @@
 """The table of models that every test of models runs over. A new family adds one row."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from transformers import BatchFeature, PreTrainedConfig, PreTrainedModel, Proces
 from videos_as_images import InternVLWithVideos, MiniCPMV4_6WithVideos, SmolVLMWithVideos, frame_places
 
 from vidcom2.families import FAMILIES, Family
+from vidcom2.tiny.llava import tiny_llava_onevision
 
 RETENTION_RATIO = 0.25
 IMAGE_SIZE = 84  # 6 x 6 patches
@@ -381,12 +382,6 @@ CASES_THAT_LOAD = [case for case in MODELS if case.loads_here]
 EACH_MODEL = [pytest.param(case, id=case.name, marks=_marks(case)) for case in MODELS]
 
 
-def two_of(cases: Sequence[tuple], mark: pytest.MarkDecorator = pytest.mark.product) -> list[Any]:
-    """Run only the first and the last case by default, for bad values that another test covers in full."""
-    marks = [() if at in (0, len(cases) - 1) else mark for at in range(len(cases))]
-    return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks)]
-
-
 def save_as_on_the_hub(case: ModelCase, model: PreTrainedModel, folder: Path) -> None:
     """Save the weights under the key names, and in the layout, of the checkpoints on the Hub."""
     tensors = {}
@@ -410,6 +405,13 @@ def experts_apart(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
         for expert, weights in enumerate(tensor)
         for each, part in zip(kinds, weights.chunk(len(kinds)), strict=True)
     }
+
+
+def save_tiny(folder: Path, seed: int = 0) -> Path:
+    """Save a tiny stock LLaVA-OneVision in a folder. Each seed gives other weights."""
+    for part in tiny_llava_onevision(image_size=84, seed=seed):
+        part.save_pretrained(folder)
+    return folder
 
 
 def tower_of(inner: Any) -> Any:

@@ -157,15 +157,6 @@ def test_an_inner_model_alone_can_be_applied_and_removed(family: Family) -> None
     assert model.config.to_dict() == fields
 
 
-@only(lambda family: family.can_tie)
-def test_tied_weights_stay_tied(family: Family) -> None:
-    model, _ = family.case.build(**family.case.build_arguments, tie_word_embeddings=True)
-    vidcom2.apply(model)
-    assert model.lm_head.weight is model.get_input_embeddings().weight
-    vidcom2.remove(model)
-    assert model.lm_head.weight is model.get_input_embeddings().weight
-
-
 # -- training ---------------------------------------------------------------------------------------------------------
 
 
@@ -499,14 +490,7 @@ def test_models_with_replaced_methods_are_refused(family: Family) -> None:
     assert_refused(model, "`get_video_features` of this")
 
 
-@pytest.fixture
-def _one_process(tmp_path: Path) -> Any:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.usefixtures("_one_process")
+@pytest.mark.usefixtures("one_process")
 def test_models_that_are_spread_over_processes_are_refused(family: Family) -> None:
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel

@@ -179,11 +179,6 @@ def test_a_mask_of_the_wrong_shape_is_refused(family: Family) -> None:
     assert_all_refuse(family, dict(inputs) | {"attention_mask": torch.ones(1, 7)}, r"`attention_mask` .*7")
 
 
-def test_paged_generation_with_videos_is_refused(family: Family) -> None:
-    with pytest.raises(ValueError, match="paged"):
-        family.model.generate(**family.one_video(), cache_implementation="paged")
-
-
 def test_pixels_beside_features_of_the_same_videos_are_refused(family: Family) -> None:
     inputs = family.one_video()
     features = family.model.get_video_features(**family.videos_of(inputs))

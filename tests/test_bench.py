@@ -261,39 +261,26 @@ def test_a_contender_that_fails_becomes_a_row_and_the_others_continue(
 
 
 @pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("where", ["candidate", "config"])
 def test_a_vision_method_is_measured_with_its_own_encoding_or_refused(
-    small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch, once: bool
+    small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch, where: str, once: bool
 ) -> None:
-    """A past bug: with one encoding for all, such a setting was silently measured as if nobody had asked for it."""
+    """All tokens are the stock model, also where the config has a vision method."""
     used: list[str] = []
     monkeypatch.setattr(
         bench_module, "answer", lambda *a: (used.append(a[3].videos.vision_settings["vision_method"]), answer(*a))[1]
     )
-    candidates = candidates_of("vidcom2:vision_method=skip_repeated", "0.25")
+    if where == "config":
+        monkeypatch.setattr(small.model.config, "vision_method", "skip_repeated")
+    candidates = candidates_of("vidcom2" if where == "config" else "vidcom2:vision_method=skip_repeated", "0.25")
     whole, skipping = bench(small, candidates, clip, num_frames=[4], max_new_tokens=2, repeats=1, encode_once=once)
     assert whole.failed is None and len(whole.turns) == 1
+    assert where == "candidate" or whole.as_json()["settings"] == {"vision_method": "full", "retention_ratio": 1.0}
     if once:
         assert not skipping.turns and "`vision_method` is 'skip_repeated'" in str(skipping.failed)
+        assert "--encode-once" in str(skipping.failed)
     else:
         assert len(skipping.turns) == 1 and used == ["full", "skip_repeated", "skip_repeated", "full"]
-
-
-@pytest.mark.parametrize("once", [False, True])
-def test_all_tokens_is_the_stock_model_also_where_the_config_has_a_vision_method(
-    small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch, once: bool
-) -> None:
-    used: list[str] = []
-    monkeypatch.setattr(
-        bench_module, "answer", lambda *a: (used.append(a[3].videos.vision_settings["vision_method"]), answer(*a))[1]
-    )
-    monkeypatch.setattr(small.model.config, "vision_method", "skip_repeated")
-    candidates, given = candidates_of("vidcom2", "0.25"), {"num_frames": [4], "max_new_tokens": 2, "repeats": 1}
-    whole, skipping = bench(small, candidates, clip, encode_once=once, **given)
-    assert whole.as_json()["settings"] == {"vision_method": "full", "retention_ratio": 1.0} and len(whole.turns) == 1
-    if once:
-        assert "`vision_method` is 'skip_repeated'" in str(skipping.failed) and "--encode-once" in str(skipping.failed)
-    else:
-        assert used == ["full", "skip_repeated", "skip_repeated", "full"]
 
 
 def test_a_bug_is_raised_instead_of_becoming_a_row(

@@ -10,7 +10,8 @@ import pytest
 import torch
 from conftest import Family, only
 from make_clips import write_clip
-from test_cli import save_tiny, vidcom2
+from models import save_tiny
+from test_cli import vidcom2
 from test_evaluation import command as eval_command
 from test_evaluation import frames_of, read_lines, write_lines
 from test_many import command as run_command

@@ -13,7 +13,7 @@ import pytest
 import torch
 from loopback_hub import LoopbackHub
 from safetensors.torch import load_file, save_file
-from test_cli import FAST, save_tiny, vidcom2
+from test_cli import FAST, vidcom2
 from transformers import AutoConfig, AutoTokenizer
 
 from vidcom2 import families, load, placement
@@ -35,15 +35,10 @@ def mistake(*arguments: object) -> str:
     return lines[0]
 
 
-@pytest.fixture(scope="module")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("tiny"))
-
-
 @pytest.fixture
-def copied(tiny_folder: Path, tmp_path: Path) -> Path:
+def copied(folder: Path, tmp_path: Path) -> Path:
     """Copy a checkpoint that a test may break."""
-    return Path(shutil.copytree(tiny_folder, tmp_path / "model"))
+    return Path(shutil.copytree(folder, tmp_path / "model"))
 
 
 # -- before anything takes long ---------------------------------------------------------------------------------------
@@ -440,9 +435,9 @@ def test_a_bug_in_vidcom2_shows_its_traceback_and_how_to_report_it(
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Iterator[LoopbackHub]:
+def hub(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[LoopbackHub]:
     with LoopbackHub(tmp_path_factory.mktemp("hub")) as hub:
-        hub.seed("org/model", tiny_folder)
+        hub.seed("org/model", folder)
         hub.create("org/empty")
         yield hub
 

@@ -238,14 +238,11 @@ def test_static_video_keeps_exactly_the_ratio_of_each_frame(dtype: torch.dtype, 
             tokens = still_video(num_frames, tokens_per_frame, 16).to(dtype)
             got = compress(tokens, ratio, compression_scoring=scoring, compression_rounding=rounding)
             assert got.frame_budgets.tolist() == [budget] * num_frames, (tokens_per_frame, ratio, num_frames)
-
-
-@pytest.mark.parametrize("scoring", SCORINGS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_static_video_of_a_real_size_keeps_49_of_196(dtype: torch.dtype, scoring: str) -> None:
     # 32 frames of 896 channels make several blocks, the last of them smaller, where float32 noise would show.
-    tokens = still_video(32, 196, 896).to(dtype)
-    assert compress(tokens, 0.25, compression_scoring=scoring).frame_budgets.tolist() == [49] * 32
+    got = compress(
+        still_video(32, 196, 896).to(dtype), 0.25, compression_scoring=scoring, compression_rounding=rounding
+    )
+    assert got.frame_budgets.tolist() == [49] * 32
 
 
 def test_ceil_rounds_a_fraction_up_and_round_rounds_it_half_to_even() -> None:
@@ -255,15 +252,6 @@ def test_ceil_rounds_a_fraction_up_and_round_rounds_it_half_to_even() -> None:
 
     assert [budget(size, "ceil") for size in (2, 5, 6, 7, 10)] == [1, 2, 2, 2, 3]
     assert [budget(size, "round") for size in (2, 5, 6, 7, 10)] == [1, 1, 2, 2, 2]
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (1, 100), (7, 1), (5, 13), (32, 196), (64, 182)])
-def test_exact_total_follows_the_formula_of_the_contract(shape: tuple[int, int]) -> None:
-    num_frames, tokens_per_frame = shape
-    num_tokens = num_frames * tokens_per_frame
-    for ratio in (1e-12, 0.01, 0.07, 0.29, 0.5, 0.9, 0.999, 1.0):
-        got = compress(random_video(num_frames, tokens_per_frame, 8), ratio, compression_rounding="exact")
-        assert len(got.indices) == max(num_frames, min(num_tokens, math.floor(ratio * num_tokens + 1e-6)))
 
 
 def test_exact_rounding_gives_tokens_that_a_full_frame_cannot_take_to_the_others() -> None:
@@ -294,33 +282,12 @@ def test_exact_rounding_gives_a_frame_what_the_paper_does_or_one_token_less(rati
     assert seen == {0, 1}
 
 
-@pytest.mark.parametrize("scoring", SCORINGS)
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_unique_frame_gets_the_largest_budget(rounding: str, scoring: str) -> None:
-    tokens = still_video(8, 25, 16)
-    for unique in (0, 3, 7):
-        video = tokens.clone()
-        video[unique] = random_video(1, 25, 16, seed=9)[0]
-        got = compress(video, 0.25, compression_scoring=scoring, compression_rounding=rounding)
-        others = got.frame_budgets[torch.arange(8) != unique]
-        assert got.frame_uniqueness.argmax() == unique
-        assert got.frame_budgets[unique] > others.max()
-
-
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("ratio", [5e-324, 1e-310, 1e-9, 0.001])  # 1 / 5e-324, the smallest float, is inf
 def test_tiny_ratio_keeps_one_token_per_frame(ratio: float, rounding: str) -> None:
     got = compress(random_video(6, 9, 8), ratio, compression_rounding=rounding)
     assert got.frame_budgets.tolist() == [1] * 6
     assert kept_by_frame(got) == [[m] for m in got.token_uniqueness.argmax(dim=1).tolist()]
-
-
-@examples
-@given(tokens=videos(), settings=any_settings)
-def test_ratio_of_one_keeps_everything(tokens: Tensor, settings: dict[str, Any]) -> None:
-    got = compress(tokens, **settings | {"retention_ratio": 1.0})
-    assert got.indices.tolist() == list(range(tokens.shape[0] * tokens.shape[1]))
-    assert got.frame_budgets.tolist() == [tokens.shape[1]] * tokens.shape[0]
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
@@ -343,35 +310,6 @@ def test_weights_of_any_size_rank_the_tokens(weight: float, scoring: str) -> Non
     got = compress(tokens, compression_scoring=scoring, **weights)
     assert got.token_uniqueness.isfinite().all()
     assert torch.equal(got.indices, compress(tokens, compression_scoring=scoring).indices)
-
-
-# -- non-finite tokens -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_non_finite_tokens_are_kept_last_and_left_out_of_the_means(scoring: str, rounding: str, value: float) -> None:
-    settings = {"retention_ratio": 0.3, "compression_scoring": scoring, "compression_rounding": rounding}
-    tokens = random_video(6, 9, 12)
-    tokens[0, 0] = value  # the whole token
-    tokens[2, 1, 5] = tokens[2, 8, 11] = value  # one channel
-    tokens[5, :8, 0] = value  # all tokens but one
-    got = compress(tokens, **settings)
-    assert_agrees_with_oracle(got, oracle_compress(tokens, **settings))
-    assert torch.equal(got.token_uniqueness == -math.inf, ~tokens.isfinite().all(dim=-1))
-    assert kept_by_frame(got)[5][-1] == 8 and 0 not in kept_by_frame(got)[0]
-
-
-@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_a_black_video_and_one_without_a_finite_token_keep_the_first_of_each_frame(
-    scoring: str, rounding: str, value: float
-) -> None:
-    tokens = torch.full((4, 8, 6), value)
-    got = compress(tokens, 0.25, compression_scoring=scoring, compression_rounding=rounding)
-    assert kept_by_frame(got) == [[0, 1]] * 4
 
 
 # -- inputs: dtypes, memory, gradients, devices ------------------------------------------------------------------------

@@ -119,34 +119,6 @@ def test_a_caches_memory_of_the_prompt_follows_its_rows(family: Family, change: 
     torch.testing.assert_close(logits, expected[rows], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
-def test_a_copy_of_a_cache_remembers_the_prompt(family: Family, copied: Callable) -> None:
-    inputs = family.one_video()
-    turn = run(family.model, inputs, return_dict_in_generate=True)
-    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
-    kept = copied(turn.past_key_values)
-    assert isinstance(kept, DynamicCache)
-    expected = run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values)
-    assert torch.equal(run(family.model, {"input_ids": ids}, past_key_values=kept), expected)
-
-
-# Frames that stand apart have no common time, and the positions of Qwen's Omni models need what closes a video.
-@only(lambda family: family.mrope and not family.frames_stand_apart and not family.hears)
-@torch.no_grad()
-def test_an_image_after_a_prompt_that_ends_in_a_long_video_equals_a_run_from_scratch(family: Family) -> None:
-    """All tokens of the video stay. Its last frame has a larger position than the text after it begins with."""
-    video, image = family.one_video("?", num_frames=24), first_turn(family, "image")
-    end = int(video_places(family.model.config, video["input_ids"][0]).nonzero()[-1]) + 1
-    ids = torch.cat([video["input_ids"][:, :end], image["input_ids"]], dim=1)
-    media, types = family.videos_of(video), token_types(family.model.config, ids)
-    one = {"input_ids": ids[:, :end], "mm_token_type_ids": types[:, :end], **media}
-    cache = family.model(**one, use_cache=True, retention_ratio=1.0).past_key_values
-    continued = family.model(input_ids=ids[:, end:], **family.images_of(image), past_key_values=cache).logits[:, -1]
-    whole = {"input_ids": ids, "mm_token_type_ids": types, **media, **family.images_of(image)}
-    from_scratch = family.model(**whole, retention_ratio=1.0).logits[:, -1]
-    torch.testing.assert_close(continued, from_scratch, rtol=0, atol=1e-5)
-
-
 @only(lambda family: not family.recurrent)
 def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(family: Family) -> None:
     inputs, token = family.one_video(), torch.tensor([[20]])
@@ -204,24 +176,6 @@ def test_the_stock_class_cannot_continue_a_cache_that_ours_filled(family: Family
     assert torch.equal(continued, run(family.model, second | family.videos_of(inputs)))
 
 
-def test_nothing_of_a_conversation_stays_on_the_model(family: Family) -> None:
-    """Two threads, or two users, could otherwise get in each other's way."""
-    model = copy.deepcopy(family.model)
-    before = {name for name, value in vars(model.model).items() if value is not None}
-    for kind in ("image", "text", "video"):
-        inputs = first_turn(family, kind)
-        turn = run(model, inputs, return_dict_in_generate=True)
-        run(
-            model,
-            {"input_ids": torch.cat([turn.sequences, inputs["input_ids"][:, -9:]], dim=1)},
-            past_key_values=turn.past_key_values,
-        )
-        cache = model(**inputs, use_cache=True).past_key_values
-        model(input_ids=torch.tensor([[20]]), past_key_values=cache)
-        run(model, inputs, retention_ratio=1.0)
-    assert {name for name, value in vars(model.model).items() if value is not None} == before
-
-
 # The images of two turns differ in size, which only M-RoPE families take. From scratch, both videos have one ratio.
 @only(
     lambda family, turns, ratios: (
@@ -267,26 +221,6 @@ def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: st
         )
         logits = out.logits[0]
     torch.testing.assert_close(logits, from_scratch, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["text", "image", "video"])
-@pytest.mark.parametrize("padded", [False, True], ids=["one row", "padded"])
-def test_a_loop_may_pass_a_growing_mask(family: Family, kind: str, padded: bool) -> None:
-    if padded:
-        texts = [family.prompt("Hello."), family.prompt("Hello, and what is new?")]
-        inputs = family.inputs(*texts) if kind == "text" else None
-        inputs = batch_of_two(family, images=kind == "image")[0] if inputs is None else inputs
-    else:
-        inputs = first_turn(family, kind)
-    tokens = torch.full((len(inputs["input_ids"]), 1), 20)
-    mask = torch.cat([inputs["attention_mask"], torch.ones_like(tokens)], dim=1)
-    cache = family.model(**inputs, use_cache=True).past_key_values
-    step = family.model(input_ids=tokens, past_key_values=cache, attention_mask=mask).logits[:, -1]
-    whole = dict(inputs) | {"input_ids": torch.cat([inputs["input_ids"], tokens], dim=1), "attention_mask": mask}
-    whole = {name: value for name, value in whole.items() if name != "mm_token_type_ids"}
-    if family.case.mrope:
-        whole["mm_token_type_ids"] = token_types(family.model.config, whole["input_ids"])
-    torch.testing.assert_close(step, family.model(**whole).logits[:, -1], rtol=0, atol=1e-5)
 
 
 @torch.no_grad()

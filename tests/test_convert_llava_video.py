@@ -20,7 +20,7 @@ from transformers import AutoProcessor, GenerationConfig
 from vidcom2.errors import CheckpointError
 from vidcom2.llava_video import converter
 from vidcom2.llava_video.classes import VidCom2LlavaVideoForConditionalGeneration
-from vidcom2.llava_video.converter import Conversion, convert_llava_video, original_name, renamed
+from vidcom2.llava_video.converter import Conversion, convert_llava_video, original_name
 from vidcom2.records.whole_files import TakenError
 
 LAYER = "model.layers.1.self_attn.q_proj.weight"
@@ -69,23 +69,6 @@ def test_weights_are_converted_bit_for_bit_to_their_new_names(
     state = model.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in written.items())
     assert state.keys() - written.keys() == ({"lm_head.weight"} if tied else set())
-
-
-def test_weights_get_the_names_of_transformers_5(tmp_path: Path) -> None:
-    pairs = {
-        "lm_head.weight": "lm_head.weight",
-        "model.embed_tokens.weight": "model.language_model.embed_tokens.weight",
-        "model.layers.27.mlp.up_proj.weight": "model.language_model.layers.27.mlp.up_proj.weight",
-        "model.norm.weight": "model.language_model.norm.weight",
-        "model.mm_projector.0.weight": "model.multi_modal_projector.linear_1.weight",
-        "model.mm_projector.2.bias": "model.multi_modal_projector.linear_2.bias",
-        "model.image_newline": "model.image_newline",
-        f"{VISION}encoder.layers.25.mlp.fc1.bias": "model.vision_tower.encoder.layers.25.mlp.fc1.bias",
-        f"{VISION}post_layernorm.weight": "model.vision_tower.post_layernorm.weight",
-    }
-    assert {name: renamed(name) for name in pairs} == pairs
-    assert {new: original_name(new) for new in pairs.values()} == {new: old for old, new in pairs.items()}
-    assert renamed("model.vision_resampler.weight") is None
 
 
 def test_the_config_keeps_the_fields_of_the_source(tmp_path: Path) -> None:

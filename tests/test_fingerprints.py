@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import save_tiny, vidcom2
+from test_cli import vidcom2
 from test_evaluation import write_lines
 
 from vidcom2.answering.requests import request_of
@@ -26,11 +26,6 @@ COMMIT, OTHER_COMMIT = "0123456789abcdef0123456789abcdef01234567", "89abcdef0123
 def model_identity(name: str | None, revision: str | None = None) -> dict[str, Any]:
     """Return what identifies a model that is not loaded."""
     return identity_of(resolve(name, Placement(revision=revision), {}).source)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model") / "tiny-model")
 
 
 def test_a_folder_is_identified_by_its_path_and_its_files(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 from make_clips import write_clip
-from test_cli import save_tiny, vidcom2
+from models import save_tiny
+from test_cli import vidcom2
 
 from vidcom2 import Video, answer_many, ask, read_video
 from vidcom2.answering.frame_size import size_of_frames

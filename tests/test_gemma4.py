@@ -129,13 +129,6 @@ def test_windows_frames_and_shared_layers_see_the_prompt_that_is_left(pair: Pair
     assert torch.equal(new_tokens(pair.model, inputs, **MODES[mode]), theirs)
 
 
-def test_at_ratio_1_each_way_to_decode_is_the_stock_classs(pair: Pair) -> None:
-    inputs = pair.inputs()
-    for mode in ("greedy", "static cache", "prompt lookup"):
-        theirs = new_tokens(pair.stock, inputs, **MODES[mode])
-        assert torch.equal(new_tokens(pair.model, inputs, retention_ratio=1.0, **MODES[mode]), theirs)
-
-
 def test_videos_of_two_lengths_share_a_padded_batch(pair: Pair) -> None:
     questions, videos = ("What happens?", "And who is to be seen here?"), [make_video(0, 4), make_video(1, 6)]
     prompts = [pair.prompt(question) for question in questions]

@@ -199,22 +199,6 @@ def test_two_videos_and_an_image_in_a_padded_batch_give_the_tokens_that_the_slow
         assert torch.equal(ours[row], theirs[0])
 
 
-def test_modes_that_change_no_token_give_the_greedy_tokens(family: Family) -> None:
-    inputs = family.one_video()
-    greedy = run(family.model, inputs)
-    for mode in ("static_cache", "no_cache", *["chunked_prefill"] * CHUNKS_FEATURES):
-        assert torch.equal(run(family.model, inputs, **MODES[mode]), greedy), mode
-
-
-def test_prefill_sees_the_compressed_length_and_decoding_one_token_at_a_time(
-    family: Family, short_length: Callable
-) -> None:
-    inputs = family.one_video()
-    with language_model_lengths(family.model) as lengths:
-        run(family.model, inputs, min_new_tokens=NEW)
-    assert lengths == [short_length(inputs)] + [1] * (NEW - 1)
-
-
 # A still video and one with a cut keep different numbers of tokens, so rows of a batch differ in compressed length.
 BATCH_VIDEOS = (make_video(0), make_video(1)[[0] * 8])
 UNEVEN = {"compression_rounding": "ceil"}  # with which rows of a batch keep different numbers of tokens
@@ -380,12 +364,33 @@ def test_the_callers_hooks_see_the_prompt_that_runs(family: Family, short_length
     assert {batch_id for batch_id, _ in seen["prefix"]} == {0, 1}
 
 
-@only(lambda family: not family.recurrent)
-def test_prompt_lookup_gives_the_greedy_tokens(family: Family) -> None:
-    for seed in range(3):
-        inputs = family.one_video("ab ab ab ab cd cd", seed=seed)
-        greedy = run(family.model, inputs, max_new_tokens=20)
-        assert torch.equal(run(family.model, inputs, max_new_tokens=20, prompt_lookup_num_tokens=3), greedy)
+LOOKING_BACK = {
+    "repetition_penalty": {"repetition_penalty": 1.5},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "encoder_repetition_penalty": {"encoder_repetition_penalty": 1.5},
+    "encoder_no_repeat_ngram_size": {"encoder_no_repeat_ngram_size": 2},
+    "sequence_bias": {"sequence_bias": [[[7, 8], 2.0]]},
+    "bad_words_ids": {"bad_words_ids": [[7, 8]]},
+    "min_length": {"max_new_tokens": None, "eos_token_id": 5},
+    "min_new_tokens": {"min_new_tokens": 3, "eos_token_id": 5},
+    "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (1, 1.5), "eos_token_id": 5},
+    "begin_suppress_tokens": {"begin_suppress_tokens": [5]},
+    "forced_eos_token_id": {"forced_eos_token_id": 5},
+    "prefix_allowed_tokens_fn": {"prefix_allowed_tokens_fn": lambda batch, ids: list(range(256))},
+}
+
+
+@pytest.mark.parametrize("kind", LOOKING_BACK)
+def test_processors_that_generate_makes_see_the_prompt_that_runs(family: Family, kind: str) -> None:
+    """So a prompt that the model shortens gives the tokens of one that was written short."""
+    settings = dict(LOOKING_BACK[kind])
+    outputs = []
+    for inputs in (family.one_video(), family.writing_short.one_video()):
+        if kind == "min_length":
+            length = inputs["input_ids"].shape[1]
+            settings |= {"min_length": length + 3, "max_length": length + NEW}
+        outputs.append(run(family.model, inputs, **settings)[:, inputs["input_ids"].shape[1] :])
+    assert torch.equal(*outputs)
 
 
 def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
@@ -419,34 +424,6 @@ def test_a_compressing_assistant_drafts_what_the_stock_class_drafts(family: Fami
                 assert torch.equal(run(main, given, max_new_tokens=12, assistant_model=assistant), greedy)
             steps.append(lengths)
         assert steps[0] == steps[1]
-
-
-def test_a_second_turn_continues_from_the_returned_cache(family: Family) -> None:
-    first = family.one_video()
-    turn = run(family.model, first, return_dict_in_generate=True)
-    question = family.inputs("<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n")["input_ids"]
-    second = {"input_ids": torch.cat([turn.sequences, question], dim=1)}
-    second["attention_mask"] = torch.ones_like(second["input_ids"])
-    whole = run(family.model, second | family.videos_of(first))
-
-    cache = turn.past_key_values
-    length = cache.get_seq_length()
-    continued = run(family.model, second, past_key_values=cache, return_dict_in_generate=True)
-    assert torch.equal(continued.sequences, whole)
-    assert continued.past_key_values.get_seq_length() == length + 1 + question.shape[1] + NEW - 1
-
-    # A third turn has another video in it.
-    other = family.inputs(family.prompt("And here?", videos=1), videos=[make_video(7)])
-    third = {"input_ids": torch.cat([continued.sequences, other["input_ids"]], dim=1)}
-    third["attention_mask"] = torch.ones_like(third["input_ids"])
-    videos = {name: torch.cat([first[name], other[name]]) for name in family.case.video_inputs}
-    whole = run(family.model, third | videos)
-    continued = run(
-        family.model,
-        third | family.videos_of(other),
-        past_key_values=continued.past_key_values,
-    )
-    assert torch.equal(continued, whole)
 
 
 @pytest.mark.parametrize("mode", ["repetition_penalty", "no_repeat_ngram"])

@@ -197,34 +197,6 @@ def test_flashvid_clusters_trees_by_the_mean_of_all_their_tokens() -> None:
     assert got[0].tolist() == [0, 1, 0]  # 10 and 11 are the dense ones, and 1 is nearer to 10
 
 
-def test_visionzip_merges_into_evenly_spaced_targets_of_what_is_not_dominant() -> None:
-    x, y = [4.0, 0.0], [0.0, 2.0]
-    tokens = torch.tensor([[x, y, y, x, [3.0, 4.0], x, x, y]])
-    attention = torch.tensor([[0.0, 0.0, 0.9, 0.0, 0.0, 0.8, 0.0, 0.0]])
-    got = compressed(tokens, attention, 0.5, "visionzip")
-    # 3 of 4 are dominant, the earlier of equal ones among them: 0, 2, 5. Of 1, 3, 4, 6, 7 the first is the target.
-    assert got.indices.tolist() == [0, 1, 2, 5] and got.frame_budgets.tolist() == [4]
-    mean = torch.tensor([(4 + 3 + 4 + 0) / 4, (0 + 4 + 0 + 2) / 4])
-    expected = torch.stack([tokens[0, 0], (tokens[0, 1] + mean) / 2, tokens[0, 2], tokens[0, 5]])
-    torch.testing.assert_close(got.kept(tokens[0]), expected)
-    # 2 of 25 % of 12: 1 dominant, and 1 target. A frame with one token keeps a target, the mean of all.
-    got = compressed(tokens, attention, 1 / 8, "visionzip")
-    assert got.indices.tolist() == [0]
-
-
-def test_holitom_cuts_a_video_so_that_most_tokens_are_saved() -> None:
-    # Over three transitions, one token is like that before in all, another in the first two, a third in the last.
-    alike = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 0, 1]]).bool()
-    segments, static = static_segments(alike)
-    # 3 frames with 2 static tokens save 4, and the whole video with 1 saves 3.
-    assert segments == [slice(0, 3), slice(3, 4)]
-    assert static.tolist() == [[True, True, False]] * 3 + [[False] * 3]
-    alike[2] = True  # two segments of two frames save 5, the whole video 6
-    assert static_segments(alike)[0] == [slice(0, 4)]
-    assert static_segments(torch.zeros(3, 2).bool())[0] == [slice(t, t + 1) for t in range(4)]
-    assert static_segments(torch.zeros(0, 2).bool())[0] == [slice(0, 1)]
-
-
 def test_holitom_keeps_static_tokens_of_later_frames_where_the_budget_is_larger_than_what_is_left() -> None:
     frame = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     tokens = torch.stack([frame, frame + 0.1, frame + 0.2])

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family
-from test_cli import save_tiny, vidcom2
-from test_evaluation import ALL, command, data, folder, frames_of, read, read_lines, write_lines  # noqa: F401
+from test_cli import vidcom2
+from test_evaluation import ALL, command, data, frames_of, read, read_lines, write_lines  # noqa: F401
 from tokenizers import Tokenizer, models
 from transformers import AutoProcessor, PreTrainedTokenizerFast
 
-from vidcom2 import VideoCompression, register_compression_method
 from vidcom2.answering.candidates import Candidate, candidates_of
 from vidcom2.answering.generation import Batch
 from vidcom2.answering.letters import letter_answers
@@ -68,11 +67,6 @@ def test_the_letter_is_the_most_probable_one_of_a_single_forward(family: Family,
 def ids(family: Family, letter: str) -> int:
     (found,) = family.processor.tokenizer(letter, add_special_tokens=False).input_ids  # a token for each byte
     return found
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return load_checkpoint(str(save_tiny(tmp_path_factory.mktemp("model") / "tiny-model")), device="cpu")
 
 
 # -- tokens -----------------------------------------------------------------------------------------------------------
@@ -189,30 +183,6 @@ def test_models_that_think_and_candidates_that_answer_by_themselves_are_read_fro
         evaluate(checkpoint, asked()[:1], [own], tmp_path / "x", letters=True, **arguments)
 
 
-@pytest.mark.usefixtures("methods_restored")
-def test_a_video_that_a_method_refuses_is_refused_alone_among_letters_and_among_texts(
-    checkpoint: Checkpoint, tmp_path: Path
-) -> None:
-    @register_compression_method("shy")
-    def shy(video: Any, settings: Any) -> VideoCompression:
-        if len(video.tokens) == 6:
-            raise ValueError("it refuses 6 frames.")
-        return VideoCompression.of_mask(torch.ones(video.tokens.shape[:2]) > 0)
-
-    questions = [*asked(), Question("6", "2 5", "Where is it?", ("garden",), OPTIONS), Question("7", "2 5", "Why?")]
-    given = {"candidates": candidates_of("shy", "0.5"), "max_new_tokens": 2, "read": read}
-    rows = evaluate(checkpoint, questions, answers=tmp_path / "a", **given)
-    for row, question in zip(rows, questions, strict=True):
-        refused = {"refused": "it refuses 6 frames."} if question.video == "1 6" else row["answers"][ALL]
-        assert row["answers"]["shy 0.5"].get("refused") == refused.get("refused")
-        assert ("letter_logprobs" in row["answers"][ALL]) == (question.choices is not None)
-    alone = evaluate(checkpoint, questions, answers=tmp_path / "b", batch_size=1, **given)
-    found = [
-        [{**each, "letter_logprobs": {}} for row in some for each in row["answers"].values()] for some in (rows, alone)
-    ]
-    assert found[0] == found[1]
-
-
 def test_a_model_that_begins_to_think_unasked_ends_the_run_with_advice(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,14 +197,6 @@ def test_a_model_that_begins_to_think_unasked_ends_the_run_with_advice(
 
 
 # -- runs and results -------------------------------------------------------------------------------------------------
-
-
-def test_a_run_is_not_continued_with_another_way_to_choose(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    path, candidates, given = tmp_path / "a", candidates_of("random", "0.5"), {"read": read, "max_new_tokens": 2}
-    rows = evaluate(checkpoint, asked()[:2], candidates, path, **given)
-    assert evaluate(checkpoint, asked()[:2], candidates, path, letters=True, **given) == rows
-    with pytest.raises(OptionError, match="`letters` was True and is False"):
-        evaluate(checkpoint, asked()[:2], candidates, path, letters=False, **given)
 
 
 def result_rows(of_answers: list[dict[str, Any]]) -> list[dict[str, Any]]:

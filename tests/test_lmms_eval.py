@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from make_clips import write_clip
-from test_cli import save_tiny, vidcom2
+from test_cli import vidcom2
 
 from vidcom2 import read_video
 from vidcom2.answering.prompting import prepare_inputs
@@ -67,11 +67,6 @@ def module() -> Iterator[ModuleType]:
         patch.setenv("ACCELERATE_USE_CPU", "true")
         yield importlib.import_module("vidcom2.evaluation.lmms_eval_model")
         sys.modules.pop("vidcom2.evaluation.lmms_eval_model", None)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model") / "tiny-model")
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,9 @@ import pytest
 import torch
 from conftest import Family, use_method
 from make_clips import numbered, write_clip
+from models import save_tiny
 from PIL import Image
-from test_cli import save_tiny, vidcom2
+from test_cli import vidcom2
 from test_evaluation import frames_of, write_lines
 
 import vidcom2 as package
@@ -51,16 +52,6 @@ def read(source: str, num_frames: int) -> Video:
 def asked(*videos: str, **more: Any) -> list[dict[str, Any]]:
     """Return a request about each of the videos. The prompts differ in length."""
     return [{"video": video, "prompt": "What happens" + " now" * i + "?", **more} for i, video in enumerate(videos)]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model") / "tiny-model")
-
-
-@pytest.fixture(scope="module")
-def checkpoint(folder: Path) -> Checkpoint:
-    return load_checkpoint(str(folder), device="cpu")
 
 
 def answers(checkpoint: Checkpoint, requests: Any, **arguments: Any) -> dict[str, AnsweredRequest]:

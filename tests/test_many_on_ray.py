@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from mixed_requests import BAD, mixed_requests, read_mood
-from test_cli import save_tiny, vidcom2
+from models import save_tiny
+from test_cli import vidcom2
 
 pytest.importorskip("ray", reason="Ray comes with the extra `ray`")
 import psutil

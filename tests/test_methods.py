@@ -41,9 +41,9 @@ OWN = {name: row for name, row in COMPRESSION_METHODS.items() if row.file is not
 METHODS = ("longest_in_frame", "best_of_video", "whole_frames", "merged_in_time", "inner_contrast")
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=[*METHODS, "evs", "dycoke", "vcast", "uniform_frames"])
 def method(request: pytest.FixtureRequest) -> str:
-    return use_method(request.param)
+    return use_method(request.param) if request.param in METHODS else request.param
 
 
 def video_tokens(num_frames: int = 4, tokens_per_frame: int = 9) -> Tensor:

@@ -116,6 +116,10 @@ def test_answers_are_those_of_a_prompt_compressed_by_hand(pair: Pair) -> None:
     beams = {"max_new_tokens": 3, "num_beams": 2, "do_sample": False}
     full = pair.model.generate(**inputs, **beams, retention_ratio=1.0)
     assert torch.equal(full, pair.stock.generate(**inputs, **beams))
+    twice = pair.processor(text=[f"{VIDEO}Then{VIDEO}?"], videos=[make_video(0, 4)] * 2, return_tensors="pt")
+    one = pair.inputs(VIDEO, lengths=(4,))["pixel_values_videos"]  # rows, as Transformers' pipelines join them
+    joined = pair.model(**twice | {"pixel_values_videos": torch.cat([one, one])}).logits
+    assert torch.equal(joined, pair.model(**twice).logits)
 
 
 @torch.no_grad()

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from conftest import Family, only
-from reference import new_tokens
 from test_compression import DeviceReads
 from torch import Tensor
 
@@ -21,7 +19,6 @@ from vidcom2 import VideoCompression, compress
 from vidcom2.hub_upload.verification import WORKER
 from vidcom2.modeling.methods import temporal_uniqueness
 from vidcom2.modeling.methods.method_dycoke import dycoke_budgets
-from vidcom2.modeling.methods.method_evs import evs_total
 from vidcom2.modeling.methods.method_uniform_frames import evenly_spaced
 from vidcom2.video.timeline import spread_over_time
 
@@ -221,30 +218,6 @@ def test_uniform_frames_keeps_whole_frames_and_a_part_of_one_where_they_do_not_f
 # -- what all of them promise -----------------------------------------------------------------------------------------
 
 
-@every_method
-def test_the_number_of_kept_tokens_depends_only_on_the_sizes(method: str) -> None:
-    for num_frames, per_frame, ratio in itertools.product((1, 4, 6, 8, 32), (1, 7, 9, 196), (*RATIOS, 0.01, 0.1, 0.29)):
-        whole = math.ceil(num_frames / 4)
-        exact = compress(torch.ones(num_frames, per_frame, 2), ratio, compression_rounding="exact").indices
-        total = math.floor(round(ratio * num_frames * per_frame, 6))
-        if method == "dycoke" and total < whole * per_frame:
-            continue
-        rounded = max(num_frames, round(ratio * num_frames * per_frame))
-        expected = {
-            "evs": max(per_frame, total),
-            "uniform_frames": len(exact),
-            "dycoke": total,
-            "vcast": rounded,
-        }[method]
-        # A meta tensor has no values, so reading one raises an error.
-        on_meta = compress(torch.empty(num_frames, per_frame, 2, device="meta"), ratio, compression_method=method)
-        assert on_meta.indices.shape == (expected,) and on_meta.frame_budgets.shape == (num_frames,)
-        got = compress(torch.randn(num_frames, per_frame, 2), ratio, compression_method=method)
-        assert len(got.indices) == expected == got.frame_budgets.sum()
-        if method == "evs":
-            assert evs_total(num_frames, per_frame, ratio) == expected
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -291,25 +264,6 @@ def test_block_size_does_not_change_the_selection(method: str, monkeypatch: pyte
 
 
 # -- in models --------------------------------------------------------------------------------------------------------
-
-
-# `"vcast"` runs in one family of either kind of positions, since frames that keep some tokens are those of `"dycoke"`.
-@only(lambda family, method: method != "vcast" or family.name in ("llava_onevision", "qwen3_vl"))
-@every_method
-def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family, method: str) -> None:
-    inputs, call = family.one_video(), {"max_new_tokens": 4, "do_sample": False}
-    settings = {"compression_method": method}
-    got = family.model.generate(**inputs, retention_ratio=0.4, **settings, **call)
-    expected = new_tokens(family, inputs, 0.4, settings=settings, **call)
-    assert got[0, inputs["input_ids"].shape[1] :].tolist() == expected[0].tolist()
-    compression = family.model.get_video_features(
-        **family.videos_of(inputs), retention_ratio=0.4, **settings
-    ).video_compressions[0]
-    per_frame, frames = family.case.tokens_per_frame, family.case.scored_frames(8)
-    assert len(compression.indices) == (round if method == "vcast" else math.floor)(0.4 * frames * per_frame)
-    if method in ("uniform_frames", "evs"):
-        assert compression.frame_budgets[0] == per_frame
-        assert 0 in compression.frame_budgets or not family.case.representative
 
 
 def test_verify_compares_the_number_of_kept_tokens_with_the_ratio() -> None:

@@ -510,23 +510,8 @@ def test_nothing_that_a_card_is_given_becomes_markup(
     shown = reader.render(made.text)
     assert "evil.example" not in re.sub(r"<code.*?</code>|>[^<]*<", "><", shown, flags=re.DOTALL)
     known = {
-        "!--",
-        "h1",
-        "h2",
-        "h3",
-        "p",
-        "a",
-        "em",
-        "strong",
-        "img",
-        "pre",
-        "code",
-        "table",
-        "tr",
-        "th",
-        "td",
-        "ul",
-        "li",
+        *("!--", "h1", "h2", "h3", "p", "a", "em", "strong", "img", "pre", "code", "table", "tr", "th", "td", "ul"),
+        *("li",),
     }
     known |= {"thead", "tbody", "details", "summary"}
     assert set(re.findall(r"<(!--|\w+)", shown)) <= known and shown.count("<img") == 1

@@ -7,7 +7,6 @@ import pytest
 from test_evaluation import write_lines
 
 from vidcom2.answering.questions import Question, checked_questions, prompt_of, read_questions
-from vidcom2.answering.requests import request_of
 from vidcom2.errors import OptionError
 
 LIST = "Which?\nA. cat\nB. dog"
@@ -22,32 +21,26 @@ def read(folder: Path, **given: Any) -> Question:
 
 # -- options in the question ------------------------------------------------------------------------------------------
 
-LABELS = (
-    ("A. {}", "B. {}"),
-    ("A.{}", "B.{}"),
-    ("(A) {}", "(B) {}"),
-    ("(A){}", "(B){}"),
-    ("A) {}", "B) {}"),
-    ("A: {}", "B: {}"),
-    ("A、{}", "B、{}"),
-    ("A．{}", "B．{}"),
-    ("A：{}", "B：{}"),
-    ("（A）{}", "（B）{}"),
-    ("[A] {}", "[B] {}"),
-    ("【A】{}", "【B】{}"),
-    ("**A.** {}", "**B.** {}"),
-    ("**A**. {}", "**B**. {}"),
-    ("**(A)** {}", "**(B)** {}"),
-    ("- A. {}", "- B. {}"),
-    ("Option A: {}", "Option B: {}"),
-    ("a) {}", "b) {}"),
-    ("a. {}", "b. {}"),
-    ("(a) {}", "(b) {}"),
-    ("1. {}", "2. {}"),
-    ("1) {}", "2) {}"),
-    ("(1) {}", "(2) {}"),
-    ("0: {}", "1: {}"),
-    ("Option 1: {}", "Option 2: {}"),
+LABELS = tuple(
+    (first, first.translate(str.maketrans("Aa01", "Bb12")))
+    for first in (
+        *(
+            "A. {}",
+            "A.{}",
+            "(A) {}",
+            "(A){}",
+            "A) {}",
+            "A: {}",
+            "A、{}",
+            "A．{}",
+            "A：{}",
+            "（A）{}",
+            "[A] {}",
+            "【A】{}",
+        ),
+        *("**A.** {}", "**A**. {}", "**(A)** {}", "- A. {}", "Option A: {}", "a) {}", "a. {}", "(a) {}"),
+        *("1. {}", "1) {}", "(1) {}", "0: {}", "Option 1: {}"),
+    )
 )
 RIGHT = ("{label}", "{label}.", "{label}:", "({label})", "[{label}]", "**{label}**", "（{label}）", "Option {label}")
 RIGHT += ("option {label}", "{label}. street", "({label}) street", "{label}、street", "street", "Street.")
@@ -132,7 +125,9 @@ def test_choices_may_bring_labels_and_the_right_answer_names_one_by_them(form: t
 
 
 @pytest.mark.parametrize(
-    "choices", [["1.5 km", "2.5 km"], ["1:30", "2:30"], ["B. Obama", "C. Smith"], ["2", "3"], ["-1", "+1"]], ids=str
+    "choices",
+    [["1.5 km", "2.5 km"], ["1:30", "2:30"], ["B. Obama", "C. Smith"], ["2", "3"], ["-1", "+1"], ["A", "B"]],
+    ids=str,
 )
 def test_texts_that_only_look_labelled_stay_whole(choices: list[str], tmp_path: Path) -> None:
     question = read(tmp_path, choices=choices, answer=choices[1])
@@ -203,6 +198,9 @@ def test_what_looks_like_options_and_is_not_read_as_such_is_refused(
         {"a": "kitchen", "b": "street", "answer": "street"},
         {"0": "kitchen", "1": "street", "answer": "street"},
         {"choice_a": "kitchen", "choice_b": "street", "answer": "street"},  # SEED-Bench
+        {"choice1": "kitchen", "choice2": "street", "answer": "A"},
+        {"candidates": {"1": "kitchen", "2": "street"}, "answer": "A"},
+        {"options": "['kitchen', 'street']", "answer": "A"},
         {"choices": {"A": "kitchen", "B": "street"}, "answer": "A"},
         {"choices": "A. kitchen B. street", "answer": "A"},
         {"choices": list(OPTIONS), "answer": 1},
@@ -226,6 +224,7 @@ def test_questions_of_other_benchmarks_that_show_their_options_are_understood(tm
     assert read(tmp_path, question="What is it?\nA. a cat\nB. a dog", answer="B. a dog").is_correct("B")
     both = read(tmp_path, question="Which?\nA. cat\nB. dog", answer="B", a0="cat", a1="dog")
     assert both.choices == ("cat", "dog")
+    assert read(tmp_path, answer="a dog", choice="B", options="ABCD", A="mine", B=3).choices is None  # the user's keys
 
 
 def test_choices_in_another_order_than_the_question_shows_them_are_refused(tmp_path: Path) -> None:
@@ -239,24 +238,25 @@ def test_each_refusal_names_the_question(tmp_path: Path) -> None:
     assert all(isinstance(each, str) and f"question 'q{i}'" in each for i, each in enumerate(found))
 
 
-def test_a_request_with_options_under_another_key_is_refused_too() -> None:
-    request = request_of({"video": "a.mp4", "question": ASKED, "options": "kitchen, street"}, 1)
-    assert "`choices`" in (request.problem or "")
-
-
 @pytest.mark.parametrize(
-    ("answers", "reason"),
+    ("answers", "choices", "reason"),
     [
-        (("C",), "must be one of the options"),
-        (("B. kitchen",), "must be one of the options"),
-        ("B", "must be a tuple of texts"),
-        ((), "must be a tuple of texts"),
-        (("kitchen", "street"), "must be one of the options"),
+        (("C",), OPTIONS, r"`answers` is \['C'\], but must be one of the options"),
+        (("B. kitchen",), OPTIONS, "must be one of the options"),
+        (("kitchen", "street"), OPTIONS, "must be one of the options"),
+        ("B", OPTIONS, "`answers` is 'B', but must be a tuple of texts"),
+        ((), None, r"`answers` is \(\), but must be a tuple of texts"),
+        (("dog", "..."), None, r"`answers` is \('dog', '...'\), but"),
+        ((3,), None, r"`answers` is \(3,\), but"),
+        (None, "AB", "`choices` is 'AB', but"),
+        (None, (), r"`choices` is \(\), but"),
     ],
 )
-def test_a_question_made_in_python_is_checked(answers: Any, reason: str) -> None:
+def test_a_question_of_python_is_refused_where_no_answer_could_be_right(
+    answers: Any, choices: Any, reason: str
+) -> None:
     with pytest.raises(OptionError, match=reason):
-        Question("q7", "v", ASKED, answers, OPTIONS)
+        Question("q7", "v", ASKED, answers, choices)
 
 
 def test_the_right_answer_in_python_may_be_a_letter_or_a_text() -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from conftest import Family, only
 from models import MODELS, RETENTION_RATIO, ModelCase, make_image, make_video, save_as_on_the_hub
-from reference import compressed_embeddings, new_tokens
+from reference import new_tokens
 from safetensors.torch import load_file, save_file
 from test_generate import MODES, NEW, defaults, run
-from test_qwen_videos import attentive, seen_positions
+from test_qwen_videos import attentive
 from transformers import AutoConfig, AutoModelForTextToWaveform
 
 import vidcom2
@@ -69,19 +69,6 @@ def test_sound_stays_whole_and_videos_are_compressed_as_by_hand(attentive: Famil
     silent = inputs | {"input_features": torch.zeros_like(inputs["input_features"])}
     logits = [attentive.model(**each).logits[:, -1] for each in (inputs, silent)]
     assert not torch.allclose(*logits, atol=1e-3)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", [APART, IN_VIDEO, BOTH])
-def test_each_token_keeps_the_position_of_the_full_prompt(attentive: Family, kind: str) -> None:
-    inputs = heard(attentive, kind, image=True)
-    _, remaining = compressed_embeddings(attentive, inputs, RETENTION_RATIO)
-    full = attentive.case.full_positions(attentive.stock, inputs)
-    assert full is not None
-    for mask in (inputs["attention_mask"], None):
-        with seen_positions(attentive.model) as seen:
-            attentive.model(**inputs | {"attention_mask": mask})
-        assert torch.equal(seen[0], full[:, :, remaining])
 
 
 @torch.no_grad()

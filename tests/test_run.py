@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 import torch
 from conftest import Family
-from test_cli import save_tiny, vidcom2
+from test_cli import vidcom2
 
 from vidcom2.answering import comparison as run_module
 from vidcom2.answering.comparison import Comparison, Measured, run
 from vidcom2.answering.prompting import prepare_inputs
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.checkpoints import Checkpoint
 from vidcom2.cli.comparison_table import print_comparison
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.toys import DEMO_VIDEO
@@ -24,11 +24,6 @@ SECONDS = {
     0.25: [9.0, 1.0, 1.2, 8.0, 1.1, 1.3],
     1.0: [9.0, 4.2, 4.1, 4.4, 4.0, 0.1],
 }  # seconds of each call, including the first
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return load_checkpoint(str(save_tiny(tmp_path_factory.mktemp("tiny"))), device="cpu")
 
 
 @pytest.fixture(scope="module")

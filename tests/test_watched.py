@@ -159,16 +159,6 @@ def test_arguments_of_generate_do_what_they_do_in_ask(
 
 
 @ONE
-def test_a_video_watched_with_all_tokens_answers_as_the_stock_model(family: Family, video: vidcom2.Video) -> None:
-    watched = watch(family, video, retention_ratio=1.0)
-    model, given = family.untouched_stock(), {"max_new_tokens": 6, "do_sample": False}
-    inputs = prepare_inputs(family.processor, "Who?", video, model)
-    new = model.generate(**inputs, **given)[0, inputs["input_ids"].shape[1] :]
-    expected = family.processor.decode(new, skip_special_tokens=True)
-    assert watched.ask("Who?", max_new_tokens=6) == watched.prefill().ask("Who?", max_new_tokens=6) == expected
-
-
-@ONE
 def test_what_cannot_be_the_same_video_is_refused(family: Family, video: vidcom2.Video, tmp_path: Path) -> None:
     """Each has one error, and the file that was there stays."""
     path, clip = tmp_path / "clip.watched", tmp_path / "clip.mp4"

@@ -230,21 +230,11 @@ def test_of_the_video_that_a_file_names_only_a_local_file_is_looked_at(
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr(Path, "is_file", lambda path: seen.append(str(path)) or is_file(path))
     remote = [
-        "//evil/share/a.mp4",
-        "\\\\evil\\share\\a.mp4",
-        "https://evil/a.mp4",
-        "file://evil/a.mp4",
-        "a.mp4",
-        "~/a.mp4",
+        *("//evil/share/a.mp4", "\\\\evil\\share\\a.mp4", "https://evil/a.mp4", "file://evil/a.mp4", "a.mp4"),
+        *("~/a.mp4",),
     ]
     for source in [
-        *remote,
-        "/dev/zero",
-        str(tmp_path),
-        str(tmp_path / "pipe"),
-        str(tmp_path / "none"),
-        "/a\0b",
-        "/\ud800",
+        *(*remote, "/dev/zero", str(tmp_path), str(tmp_path / "pipe"), str(tmp_path / "none"), "/a\0b", "/\ud800"),
     ]:
         file.changed(lambda header, tensors, source=source: header.update(source=[source], stamp="1 bytes of 2026"))
         assert file.ask() == file.answer, source

@@ -239,9 +239,9 @@ def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[CompressionSettings]:
     encoded: list[CompressionSettings] = []
     whole = CompressedVideosModel.compression_of
 
-    def count(self: Any, tokens: Any, grid: Any, settings: CompressionSettings) -> Any:
+    def count(self: Any, tokens: Any, grid: Any, settings: CompressionSettings, *layout: Any) -> Any:
         encoded.append(settings)
-        return whole(self, tokens, grid, settings)
+        return whole(self, tokens, grid, settings, *layout)
 
     monkeypatch.setattr(CompressedVideosModel, "compression_of", count)
     return encoded

@@ -16,6 +16,7 @@ from vllm.multimodal.parse import VideoProcessorItems
 from vllm.multimodal.processing import PromptReplacement, PromptUpdate, PromptUpdateDetails
 
 from ..configuration.compression_settings import CompressionSettings
+from ..families import FAMILIES
 from ..modeling.methods.compression import VideoCompression, VideoTokens, compress_with
 from .settings import (
     RequestBounds,
@@ -82,7 +83,8 @@ class CompressedVideosProcessor(VllmProcessor):
 
     def settings_of_features(self, settings: CompressionSettings) -> dict[str, Any]:
         """Return all settings on which a video's features depend, in a request with these `settings`."""
-        return settings.as_dict()
+        config = self.info.get_hf_config()
+        return settings.as_dict() | {name: getattr(config, name) for name in FAMILIES[config.model_type].settings}
 
     def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:
         """Return the parent's dummy inputs for the most that a request can ask for; without bounds, all tokens."""
@@ -108,7 +110,10 @@ class CompressedVideosProcessor(VllmProcessor):
         return hashes
 
     def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> Any:
+        of_videos = hf_inputs.pop(SETTINGS, None)  # vLLM's Transformers backend warns of a field that it does not know
         fields = super()._get_mm_fields_config(hf_inputs, without_settings(hf_processor_mm_kwargs))
+        if of_videos is not None:
+            hf_inputs[SETTINGS] = of_videos
         return {**fields, SETTINGS: MultiModalFieldConfig.batched("video", keep_on_cpu=True)}
 
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
@@ -142,6 +147,21 @@ class CompressedVideosProcessor(VllmProcessor):
             else update
             for update in super()._get_prompt_updates(mm_items, without_settings(hf_processor_mm_kwargs), out_mm_kwargs)
         ]
+
+
+def check_frame_size(frames: Tensor, hf_config: Any) -> None:
+    """Check that frames (..., height, width) have the tower's size.
+
+    Raises:
+        ValueError: if they have another, which would otherwise stop the engine mid-step.
+    """
+    size = hf_config.vision_config.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    if frames.shape[-2:] != (height, width):
+        raise ValueError(
+            f"`mm_processor_kwargs` makes frames of {frames.shape[-2]} × {frames.shape[-1]} pixels, but the model's "
+            f"vision tower takes {height} × {width}. Leave `size`, `crop_size` and `do_resize` out."
+        )
 
 
 def as_tensor(settings: CompressionSettings) -> Tensor:

@@ -9,13 +9,12 @@ from typing import Any
 from torch import Tensor
 from vllm.model_executor.models.interns1 import InternS1ForConditionalGeneration
 
-from .compressed_videos import with_processor
+from .compressed_videos import check_frame_size, with_processor
 from .separate_frames import SeparateFramesModel, SeparateFramesProcessor
 
 
 class CompressedInternVLVideosProcessor(SeparateFramesProcessor):
-    """The mixin for InternVL. Placeholders have the id of videos, not that of images as in Transformers, which tells the
-    two apart."""
+    """The mixin for InternVL. As in GLM, placeholders have the id of videos, not that of images."""
 
     @property
     def video_token_id(self) -> int:
@@ -23,18 +22,9 @@ class CompressedInternVLVideosProcessor(SeparateFramesProcessor):
         return self.info.get_tokenizer().get_vocab()[self.info.get_hf_processor().video_token]
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
-        """Return the number of frames, and the rows and columns of tokens in a frame.
-
-        Raises:
-            ValueError: if frames do not have the tower's size, which would otherwise stop the engine mid-step.
-        """
-        height, width = self.info.get_hf_config().vision_config.image_size
-        found = tuple(video["pixel_values_videos"].data.shape[-2:])
-        if found != (height, width):
-            raise ValueError(
-                f"`mm_processor_kwargs` makes frames of {found[0]} × {found[1]} pixels, but the model's vision tower "
-                f"takes {height} × {width}. Leave `size` and `do_resize` out."
-            )
+        """Return the number of frames, and the rows and columns of tokens in a frame. Raises a ValueError on frames of
+        another size."""
+        check_frame_size(video["pixel_values_videos"].data, self.info.get_hf_config())
         side = math.isqrt(self.info.get_hf_processor().image_seq_length)
         return int(video["video_num_patches"].data), (side, side)
 

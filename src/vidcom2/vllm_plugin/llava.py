@@ -10,13 +10,14 @@ from typing import Any
 
 from torch import Tensor
 from transformers import AutoModel
+from vllm.config import CompilationMode
 from vllm.model_executor.models.transformers import TransformersMultiModalForCausalLM
 from vllm.model_executor.models.transformers.multimodal import MultiModalProcessingInfo
 
 from ..configuration.compression_settings import NUM_KEPT, CompressionSettings
 from ..families import FAMILIES
 from ..modeling.families.llava_videos import VideoLayout
-from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor, with_processor
+from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor, check_frame_size, with_processor
 
 
 class WholeVideos(MultiModalProcessingInfo):
@@ -45,20 +46,10 @@ class CompressedLlavaVideosProcessor(CompressedVideosProcessor):
             )
 
     def layout_of(self, video: Any) -> VideoLayout:
-        """Return how a video's tokens stand in the prompt.
-
-        Raises:
-            ValueError: if frames do not have the tower's size, which would otherwise stop the engine mid-step.
-        """
+        """Return how a video's tokens stand in the prompt. Raises a ValueError on frames of another size."""
         frames, config = video["pixel_values_videos"].data, self.info.get_hf_config()
-        pixels = config.vision_config.image_size
-        height, width = frames.shape[-2:]
-        if (height, width) != (pixels, pixels):
-            raise ValueError(
-                f"`mm_processor_kwargs` makes frames of {height} × {width} pixels, but the model's vision tower takes "
-                f"{pixels} × {pixels}. Leave `size` and `crop_size` out."
-            )
-        return inner_class(config).layout_of(config, len(frames), pixels)
+        check_frame_size(frames, config)
+        return inner_class(config).layout_of(config, len(frames), frames.shape[-1])
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
         """Return the number of frames, and the rows and columns of scored tokens in a frame."""
@@ -69,12 +60,6 @@ class CompressedLlavaVideosProcessor(CompressedVideosProcessor):
         """Return the ids for the kept tokens and the newlines."""
         layout = self.layout_of(video)
         return super().placeholders(video, kept + layout.num_placeholders - layout.num_tokens)
-
-    def settings_of_features(self, settings: CompressionSettings) -> dict[str, Any]:
-        """Return the settings of the compression and those of the model."""
-        config = self.info.get_hf_config()
-        own = FAMILIES[config.model_type].settings
-        return super().settings_of_features(settings) | {name: getattr(config, name) for name in own}
 
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
         if hf_kwargs.get("add_time_instruction"):
@@ -106,6 +91,12 @@ class VidCom2LlavaForVllm(CompressedVideosModel, TransformersMultiModalForCausal
         config.__class__ = type(inner.config_class.__name__, (type(config),), {})
         AutoModel.register(type(config), inner)
         return super()._from_config_kwargs | {"config": config, "trust_remote_code": False}
+
+    def _decorate_for_torch_compile(self) -> None:
+        """Let vLLM decorate classes of Transformers only where it compiles. In this process, nothing else could use them
+        afterwards."""
+        if self.compilation_config.mode != CompilationMode.NONE:
+            super()._decorate_for_torch_compile()
 
     def kept_of_video(self, settings: CompressionSettings, pixel_values_videos: Any, **kwargs: Any) -> Tensor:
         """Return the features of the kept tokens and of the newlines, in their order."""

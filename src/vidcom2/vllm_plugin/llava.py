@@ -93,8 +93,8 @@ class VidCom2LlavaForVllm(CompressedVideosModel, TransformersMultiModalForCausal
         return super()._from_config_kwargs | {"config": config, "trust_remote_code": False}
 
     def _decorate_for_torch_compile(self) -> None:
-        """Let vLLM decorate classes of Transformers only where it compiles. In this process, nothing else could use them
-        afterwards."""
+        """Let vLLM decorate classes of Transformers only where it compiles. Nothing else in this process could use them
+        any more."""
         if self.compilation_config.mode != CompilationMode.NONE:
             super()._decorate_for_torch_compile()
 

@@ -1,5 +1,6 @@
 """Tiny repos of each family, vLLM engines that serve them, and requests for both vLLM and Transformers."""
 
+import copy
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from transformers.utils import logging
 
 from vidcom2.configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from vidcom2.processors import restore, shorten
 
 logging.disable_progress_bar()
 FRAMES, HEIGHT, WIDTH, NEW = 8, 112, 140, 8
@@ -84,14 +86,19 @@ KEPT = {"retention_ratio": RATIO}
 
 
 def save_repo(folder: Path, case: Case, **settings: Any) -> ProcessorMixin:
-    """Save a repo as `publish` makes it."""
+    """Save a repo as `publish` makes it, with this project's processor, and return the stock one."""
     _, processor = save_stock_repo(folder, case)
-    case.row.model_class.from_pretrained(folder, **settings).save_pretrained(folder)
+    model = case.row.model_class.from_pretrained(folder, **settings)
+    model.save_pretrained(folder)
+    own = copy.copy(processor)
+    shorten(own, model.config)
+    own.save_pretrained(folder)
     return processor
 
 
 def save_stock_repo(folder: Path, case: Case) -> tuple[PreTrainedModel, ProcessorMixin]:
     stock, processor = case.row.build(hidden_size=256, **case.build_arguments)
+    restore(processor)  # LLaVA-Video's is this project's already
     with torch.no_grad():
         for parameter in stock.parameters():
             if parameter.ndim > 1:

@@ -71,6 +71,10 @@ READS = {
     "vllm.multimodal.processing.processor:PromptUpdate": "modality target",
     "vllm.multimodal.processing.processor:PromptUpdateDetails": "full",
     "vllm.multimodal.registry:MultiModalRegistry": "register_processor",
+    "vllm.multimodal.registry:_ProcessorFactories": "info processor dummy_inputs",
+    "vllm.model_executor.models.transformers.multimodal:MultiModalProcessor": (
+        "_get_hf_mm_inputs _get_modality_field_names _get_field_config"
+    ),
     "vllm.sequence:IntermediateTensors": "__getitem__ __setitem__",
     "vllm.v1.worker.encoder_cudagraph_defs:EncoderCudaGraphConfig": "modalities",
     "vllm.v1.worker.gpu.mm.encoder_runner:EncoderRunner": "execute_mm_encoder gather_mm_embeddings get_inputs_embeds",
@@ -145,6 +149,17 @@ class Sources:
             if parent is not None and isinstance(parent.node, ast.ClassDef):
                 yield from self.lineage(parent)
 
+    def processor(self, model: Found) -> Found:
+        """Return the class that vLLM registers as the processor of a model, or of one of its bases."""
+        for found in self.lineage(model):
+            assert isinstance(found.node, ast.ClassDef)
+            for each in found.node.decorator_list:
+                if isinstance(each, ast.Call) and ast.unparse(each.func).endswith("register_processor"):
+                    processor = self.find(found.module, ast.unparse(each.args[0]))
+                    if processor is not None:
+                        return processor
+        raise LookupError(f"{model.module} registers no processor.")
+
     def member(self, owner: Found, name: str) -> str | None:
         """Describe what a class or its bases have under a name: a method, or an attribute of the class or of `self`."""
         for found in self.lineage(owner):
@@ -198,11 +213,17 @@ class Plugin:
         trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PLUGIN.glob("*.py"))]
         self.imports: dict[str, str] = {}  # each name, and its module
         self.classes: dict[str, ast.ClassDef] = {}
+        # The mixins that `with_processor` names, each with the models of vLLM's whose processors it stands before.
+        self.processors: dict[str, list[str]] = {}
         for node in (node for tree in trees for node in ast.walk(tree)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "vllm":
                 self.imports |= {alias.name: str(node.module) for alias in node.names}
             elif isinstance(node, ast.ClassDef):
                 self.classes[node.name] = node
+        for name, node in self.classes.items():
+            for each in node.decorator_list:
+                if isinstance(each, ast.Call) and ast.unparse(each.func) == "with_processor":
+                    self.processors.setdefault(ast.unparse(each.args[0]), []).append(self.parents(name)[1][0])
 
     def parents(self, name: str) -> tuple[list[str], list[str]]:
         """Return the plugin's classes and vLLM's among a class and its bases, in their order."""
@@ -267,12 +288,18 @@ def contract(folder: Path) -> dict[str, str]:
     for name in plugin.classes:
         own, others = plugin.parents(name)
         defined, needed = plugin.used(own)
-        bases = [found for found in (look(plugin.imports[each], each) for each in others) if found is not None]
-        for member in sorted(defined | needed) if bases else []:
-            of_bases = (sources.member(base, member) for base in bases)
-            entry = next((entry for entry in of_bases if entry is not None), None)
-            if entry is not None or member in needed:  # the rest is the plugin's own
-                add(f"{others[0]}.{member}", entry)
+        # One row of bases for a class, and one for each processor that a mixin stands before.
+        rows = [[found for found in (look(plugin.imports[each], each) for each in others) if found is not None]]
+        models = (look(plugin.imports[each], each) for each in plugin.processors.get(name, ()))
+        rows += [[sources.processor(model)] for model in models if model is not None]
+        for bases in filter(None, rows):
+            first = bases[0].node
+            assert isinstance(first, ast.ClassDef)
+            for member in sorted(defined | needed):
+                of_bases = (sources.member(base, member) for base in bases)
+                entry = next((entry for entry in of_bases if entry is not None), None)
+                if entry is not None or member in needed:  # the rest is the plugin's own
+                    add(f"{first.name}.{member}", entry)
     if missing:
         raise LookupError(f"vLLM in {folder} lacks {', '.join(sorted(set(missing)))}.")
     return dict(sorted(entries.items()))

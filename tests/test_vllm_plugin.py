@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vidcom2.families import FAMILIES
-from vidcom2.vllm_plugin import MODELS, SERVED, unsupported_family
+from vidcom2.vllm_plugin import MODELS, SERVED, compat
 from vidcom2.vllm_plugin.compat import SUPPORTED, WINDOW, why_not
 
 ROOT = Path(__file__).parents[1]
@@ -36,10 +36,10 @@ print(kept_tokens(CompressionSettings(), 8, (4, 4)))
 def test_each_family_is_served_in_vllm_or_refused_by_name() -> None:
     """vLLM would run the repos of any other by a generic class, without compression."""
     assert MODELS.keys() == {family.model_class.__name__ for family in FAMILIES.values()}
-    assert not SERVED.keys() & unsupported_family.REASONS.keys()
-    for name, reason in unsupported_family.REASONS.items():
+    assert not SERVED.keys() & compat.REASONS.keys()
+    for name, reason in compat.REASONS.items():
         with pytest.raises(ImportError, match=rf"{name} in vLLM, because {reason}\. Serve the repo with `transf"):
-            getattr(unsupported_family, name)
+            getattr(compat, name)
 
 
 def test_the_extra_and_the_container_file_ask_for_supported_versions_and_others_are_refused() -> None:

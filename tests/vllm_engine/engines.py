@@ -1,5 +1,6 @@
 """Tiny repos of each family, vLLM engines that serve them, and requests for both vLLM and Transformers."""
 
+import copy
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from transformers.utils import logging
 
 from vidcom2.configuration.compression_settings import SETTING_NAMES, CompressionSettings
-from vidcom2.processors import of_whole_prompts
+from vidcom2.processors import restore, shorten
 
 logging.disable_progress_bar()
 FRAMES, HEIGHT, WIDTH, NEW = 8, 112, 140, 8
@@ -41,7 +42,6 @@ class Case:
     row: ModelCase
     build_arguments: dict[str, Any]
     grid: tuple[int, int]
-    takes_images: bool = True
     most_videos: int = 2
     dtype: str = "float32"
     scale: float = 3.0
@@ -64,8 +64,7 @@ PIXELS = {"pixels": (HEIGHT * WIDTH, HEIGHT * WIDTH)}
 CASES = [
     Case(ROWS["llava_onevision"], {"image_size": 84}, (3, 3)),
     Case(ROWS["llava_video"], {"image_size": 98}, (3, 3)),
-    # vLLM's pooling divides by a size that is zero for smaller images.
-    Case(ROWS["llava_next_video"], {"image_size": 196}, (7, 7), takes_images=False, most_videos=1),
+    Case(ROWS["llava_next_video"], {"image_size": 84}, (3, 3)),
     Case(ROWS["qwen2_vl"], PIXELS, (4, 5)),
     Case(ROWS["qwen2_5_vl"], {**PIXELS, "tokens_per_second": 1}, (4, 5)),
     Case(ROWS["qwen3_vl"], {"patch_size": 14}, (4, 5)),
@@ -87,14 +86,19 @@ KEPT = {"retention_ratio": RATIO}
 
 
 def save_repo(folder: Path, case: Case, **settings: Any) -> ProcessorMixin:
-    """Save a repo as `publish` makes it."""
+    """Save a repo as `publish` makes it, with this project's processor, and return the stock one."""
     _, processor = save_stock_repo(folder, case)
-    case.row.model_class.from_pretrained(folder, **settings).save_pretrained(folder)
+    model = case.row.model_class.from_pretrained(folder, **settings)
+    model.save_pretrained(folder)
+    own = copy.copy(processor)
+    shorten(own, model.config)
+    own.save_pretrained(folder)
     return processor
 
 
 def save_stock_repo(folder: Path, case: Case) -> tuple[PreTrainedModel, ProcessorMixin]:
     stock, processor = case.row.build(hidden_size=256, **case.build_arguments)
+    restore(processor)  # LLaVA-Video's is this project's already
     with torch.no_grad():
         for parameter in stock.parameters():
             if parameter.ndim > 1:
@@ -115,7 +119,7 @@ def save_stock_repo(folder: Path, case: Case) -> tuple[PreTrainedModel, Processo
 def engine(folder: Path, case: Case, **arguments: Any) -> Any:
     settings = {"dtype": case.dtype, "enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 16, "block_size": 32}
     settings |= {"kv_cache_memory_bytes": 2**26}
-    limits = {"video": case.most_videos} | ({"image": 2} if case.takes_images else {})
+    limits = {"video": case.most_videos, "image": 2}
     settings |= {"limit_mm_per_prompt": limits}
     return vllm.LLM(model=str(folder), trust_remote_code=True, **{**settings, **arguments})
 
@@ -182,7 +186,7 @@ class Served:
             described = [{k: v for k, v in each.items() if k != "do_sample_frames"} for _, each in media["video"]]
             own = {k: v for k, v in request.get("mm_processor_kwargs", {}).items() if k not in SETTING_NAMES}
             named["videos_kwargs"] = {"video_metadata": described, "do_sample_frames": False} | own
-        return of_whole_prompts(self.processor)(text=[request["prompt"]], return_tensors="pt", **named)
+        return self.processor(text=[request["prompt"]], return_tensors="pt", **named)
 
     def text_of(self, prompt: list[int]) -> list[int]:
         """Return a prompt's ids without the placeholders of images and videos."""
@@ -225,11 +229,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 def requests_of(case: Case) -> dict[str, dict[str, Any]]:
-    return {
-        kind: asked
-        for kind, asked in REQUESTS.items()
-        if (case.takes_images or "images" not in asked) and len(asked.get("videos", (0,))) <= case.most_videos
-    }
+    return {kind: asked for kind, asked in REQUESTS.items() if len(asked.get("videos", (0,))) <= case.most_videos}
 
 
 def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[CompressionSettings]:
@@ -239,9 +239,9 @@ def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[CompressionSettings]:
     encoded: list[CompressionSettings] = []
     whole = CompressedVideosModel.compression_of
 
-    def count(self: Any, tokens: Any, grid: Any, settings: CompressionSettings) -> Any:
+    def count(self: Any, tokens: Any, grid: Any, settings: CompressionSettings, *layout: Any) -> Any:
         encoded.append(settings)
-        return whole(self, tokens, grid, settings)
+        return whole(self, tokens, grid, settings, *layout)
 
     monkeypatch.setattr(CompressedVideosModel, "compression_of", count)
     return encoded

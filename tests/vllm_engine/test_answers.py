@@ -1,6 +1,7 @@
 """vLLM generates the same greedy float32 tokens as the Transformers class from the same repo, in each family."""
 
-from engines import RATIO, Served, requests_of
+import pytest
+from engines import METADATA, RATIO, WIDTH, Served, image, requests_of
 
 
 def test_greedy_tokens_are_those_of_the_transformers_class(served: Served) -> None:
@@ -39,3 +40,20 @@ def test_a_second_question_reuses_the_cached_video(served: Served) -> None:
         if served.case.scored_tokens * ratio > 40:
             assert output.num_cached_tokens > 0
         assert [list(output.outputs[0].token_ids)] == served.expected(second)
+
+
+def test_frames_of_other_sizes_are_refused_before_the_engine_sees_them(served: Served) -> None:
+    """In the middle of a step, the error would stop the engine for everybody."""
+    request = served.request()
+    if served.case.name == "internvl":
+        request["mm_processor_kwargs"] = {"do_resize": False}
+        reason = "makes frames of 112 × 140 pixels, but the model's vision tower takes 84 × 84"
+    elif served.case.name == "gemma4":
+        frames = [image(0), image(1).resize((WIDTH, WIDTH))]
+        request["multi_modal_data"] = {"video": [(frames, {**METADATA, "frames_indices": [0, 1]})]}
+        reason = "The frames of a video have different sizes"
+    else:
+        pytest.skip("its tower takes any size, or test_kept_state.py asks it")
+    with pytest.raises(Exception, match=reason):
+        served.answers(request)
+    assert served.answers(served.request()) == served.expected(served.request())

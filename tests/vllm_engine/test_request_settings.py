@@ -12,6 +12,8 @@ HONOURED: list[dict[str, Any]] = [
     {"compression_method": "vcast", "compression_scoring": "released"},
     {"compression_method": "uniform_frames", "retention_ratio": 0.5},
     {"compression_method": "random"},
+    {"compression_method": "coverage"},
+    {"compression_method": "dycoke", "retention_ratio": 0.5},
     {"compression_scoring": "released"},
     {"compression_frame_score": "max", "compression_temperature": 0.5},
     {"compression_window": 3, "retention_ratio": 0.4},
@@ -40,7 +42,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=["llava_onevision", "qwen2_5_vl"])
+@pytest.fixture(scope="module", params=["llava_onevision", "qwen2_5_vl", "qwen3_vl"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     case = CASES_BY_NAME[request.param]
     served = Served.saved(tmp_path_factory.mktemp(case.name), case, **KEPT)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from engines import CASES_BY_NAME, KEPT, METADATA, WIDTH, Served, engine, image, save_repo, save_stock_repo
+from engines import CASES_BY_NAME, KEPT, Served, engine, save_repo, save_stock_repo
 from models import save_as_on_the_hub
 
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
@@ -79,14 +79,10 @@ def test_every_method_of_the_table_is_served() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "method"),
-    [
-        *(("llava_onevision", method) for method in (*BY_SIZES, "random")),
-        ("llava_video", "dycoke"),
-        *(("qwen3_vl", method) for method in BY_SIZES),
-    ],
+    ("name", "method"), [("llava_onevision", "vcast"), ("llava_video", "dycoke"), ("qwen3_vl", "coverage")]
 )
-def test_other_methods_are_served(tmp_path: Path, name: str, method: str) -> None:
+def test_a_repo_of_another_method_is_served(tmp_path: Path, name: str, method: str) -> None:
+    """Requests ask for all methods in `test_request_settings.py`."""
     case, ratio = CASES_BY_NAME[name], 0.5 if name == "qwen3_vl" else 0.34
     served = Served.saved(tmp_path, case, compression_method=method, retention_ratio=ratio)
     (request,), llm = [served.request()], engine(tmp_path, case)
@@ -210,25 +206,6 @@ def test_models_that_the_engine_cannot_answer_for_are_refused(
     save_repo(tmp_path, replace(case, build_arguments=case.build_arguments | build), **KEPT, **settings)
     with pytest.raises(Exception, match=reason):
         engine(tmp_path, case, **arguments)
-
-
-def test_frames_of_other_sizes_are_refused_before_the_engine_sees_them(tmp_path: Path) -> None:
-    """In the middle of a step, the error would stop the engine for everybody."""
-    internvl, gemma = (Served.saved(tmp_path / name, CASES_BY_NAME[name], **KEPT) for name in ("internvl", "gemma4"))
-    request = internvl.request()
-    request["mm_processor_kwargs"] = {"do_resize": False}
-    llm = engine(internvl.folder, internvl.case)
-    with pytest.raises(Exception, match="makes frames of 112 × 140 pixels, but the model's vision tower takes 84 × 84"):
-        internvl.answers(request, llm=llm)
-    assert internvl.answers(internvl.request(), llm=llm) == internvl.expected(internvl.request())
-    llm.llm_engine.engine_core.shutdown()
-    frames = [image(0), image(1).resize((WIDTH, WIDTH))]
-    request = gemma.request()
-    request["multi_modal_data"] = {"video": [(frames, {**METADATA, "frames_indices": [0, 1]})]}
-    llm = engine(gemma.folder, gemma.case)
-    with pytest.raises(Exception, match="The frames of a video have different sizes"):
-        gemma.answers(request, llm=llm)
-    llm.llm_engine.engine_core.shutdown()
 
 
 @pytest.mark.parametrize("where", SERVED.values())

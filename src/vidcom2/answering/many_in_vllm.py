@@ -20,9 +20,8 @@ from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line, reason_of
 from ..finding_checkpoints import Resolved
 from ..video.reading import Video
-from ..vllm_plugin.compat import why_not
+from ..vllm_plugin.compat import REASONS, why_not
 from ..vllm_plugin.settings import check_engine_can_keep, check_model, has_mrope_positions
-from ..vllm_plugin.unsupported_family import REASONS
 from .engine import Engine, Prepared
 from .prompting import (
     at_least_a_pair,

@@ -2,27 +2,24 @@
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
-from .unsupported_family import REASONS
+from .compat import REASONS, why_not
 
-SERVED = {
-    "VidCom2LlavaOnevisionForConditionalGeneration": "llava_onevision:VidCom2LlavaOnevisionForVllm",
-    "VidCom2LlavaVideoForConditionalGeneration": "llava_video:VidCom2LlavaVideoForVllm",
-    "VidCom2LlavaNextVideoForConditionalGeneration": "llava_next_video:VidCom2LlavaNextVideoForVllm",
-    "VidCom2Qwen2VLForConditionalGeneration": "qwen_vl:VidCom2Qwen2VLForVllm",
-    "VidCom2Qwen2_5_VLForConditionalGeneration": "qwen_vl:VidCom2Qwen2_5_VLForVllm",
-    "VidCom2Qwen3VLForConditionalGeneration": "qwen3_vl:VidCom2Qwen3VLForVllm",
-    "VidCom2Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe:VidCom2Qwen3VLMoeForVllm",
-    "VidCom2Qwen3_5ForConditionalGeneration": "qwen3_5:VidCom2Qwen3_5ForVllm",
-    "VidCom2Qwen3_5MoeForConditionalGeneration": "qwen3_5:VidCom2Qwen3_5MoeForVllm",
-    "VidCom2Glm4vForConditionalGeneration": "glm:VidCom2Glm4vForVllm",
-    "VidCom2Glm4vMoeForConditionalGeneration": "glm:VidCom2Glm4vMoeForVllm",
-    "VidCom2Glm46VForConditionalGeneration": "glm:VidCom2Glm46VForVllm",
-    "VidCom2Cosmos3OmniForConditionalGeneration": "cosmos3:VidCom2Cosmos3OmniForVllm",
-    "VidCom2InternVLForConditionalGeneration": "internvl:VidCom2InternVLForVllm",
-    "VidCom2Gemma4ForConditionalGeneration": "gemma4:VidCom2Gemma4ForVllm",
-    "VidCom2MiniCPMV4_6ForConditionalGeneration": "minicpmv:VidCom2MiniCPMVForVllm",
+# The families that are served, by the file with their classes.
+FILES = {
+    "llava": ("LlavaOnevision", "LlavaVideo", "LlavaNextVideo"),
+    "qwen2_vl": ("Qwen2VL", "Qwen2_5_VL"),
+    "qwen3_vl": ("Qwen3VL", "Qwen3VLMoe", "Qwen3_5", "Qwen3_5Moe", "Cosmos3Omni"),
+    "glm": ("Glm4v", "Glm4vMoe", "Glm46V"),
+    "internvl": ("InternVL",),
+    "gemma4": ("Gemma4",),
+    "minicpmv": ("MiniCPMV4_6",),
 }
-MODELS = SERVED | {name: f"unsupported_family:{name}" for name in REASONS}  # all families
+SERVED = {
+    f"VidCom2{family}ForConditionalGeneration": f"{file}:VidCom2{family}ForVllm"
+    for file, families in FILES.items()
+    for family in families
+}
+MODELS = SERVED | {name: f"compat:{name}" for name in REASONS}  # all families
 
 
 def register() -> None:
@@ -33,11 +30,9 @@ def register() -> None:
     import vllm
     from vllm import ModelRegistry
 
-    from .compat import why_not
-
     if why_not(vllm.__version__) is not None:
         for architecture in MODELS:
-            ModelRegistry.register_model(architecture, f"{__name__}.unsupported_version:Model")
+            ModelRegistry.register_model(architecture, f"{__name__}.compat:{architecture}")
         return
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 

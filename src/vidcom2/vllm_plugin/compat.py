@@ -1,12 +1,25 @@
-"""The versions of vLLM that the plugin supports. It builds on classes that vLLM changes, so others are refused."""
+"""What the plugin does not serve: other versions of vLLM, and some families. vLLM imports a model's class once it is
+asked to serve the model. So a repo of ours is refused here, and all other models are served as without the plugin."""
 
-# Each supported minor version, and how it was checked. docs/serving.md has the same table, with what each asks for.
-# No code of the plugin depends on the version so far. Where one needs other code, the question belongs into this file.
+# Each supported minor version, and how it was checked. The plugin builds on classes that vLLM changes, so others are
+# refused. docs/serving.md has the same table, with what each asks for. No code of the plugin depends on the version.
 SUPPORTED = {
     "0.32": "the tests of the plugin run on it, on a CPU",
     "0.33": "its sources have all that the plugin uses, with the same code around it; it has no build for a CPU",
 }
 WINDOW = "vllm>=0.32,<0.34"  # the extra `vllm` in pyproject.toml
+
+_OLD_TRANSFORMERS = "vidcom2 needs a newer Transformers for this family than this vLLM takes"
+REASONS = {
+    "VidCom2Qwen2_5OmniThinkerForConditionalGeneration": _OLD_TRANSFORMERS,
+    "VidCom2Qwen3OmniMoeThinkerForConditionalGeneration": _OLD_TRANSFORMERS,
+    "VidCom2Cosmos3EdgeForConditionalGeneration": _OLD_TRANSFORMERS,
+    "VidCom2SmolVLMForConditionalGeneration": "vLLM's class for this family takes images alone",
+    "VidCom2VideoLlama3ForConditionalGeneration": "vLLM has no class for this family",
+    "VidCom2Gemma4UnifiedForConditionalGeneration": (
+        "the tokens of a frame attend to each other, and vLLM fixes which ones do so before it has seen the video"
+    ),
+}
 
 
 def why_not(version: str) -> str | None:
@@ -18,3 +31,21 @@ def why_not(version: str) -> str | None:
         f'builds on classes that other versions lack or change. Run `pip install "{WINDOW}"`, best in an environment '
         "of its own, or serve the repo with `transformers serve`."
     )
+
+
+def __getattr__(name: str) -> type:
+    """Refuse the class of a model that vLLM is asked to serve.
+
+    Raises:
+        ImportError: with the reason.
+    """
+    if not name.startswith("VidCom2"):
+        raise AttributeError(name)
+    if name in REASONS:
+        raise ImportError(
+            f"vidcom2 does not serve {name} in vLLM, because {REASONS[name]}. Serve the repo with `transformers "
+            "serve`, or the stock checkpoint without compression."
+        )
+    import vllm  # pyright: ignore[reportMissingImports]  (vLLM has an environment of its own)
+
+    raise ImportError(why_not(vllm.__version__))

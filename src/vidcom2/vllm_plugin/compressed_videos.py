@@ -3,18 +3,20 @@
 # pyright: reportMissingImports=false
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.hasher import MultiModalHasher
 from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.parse import VideoProcessorItems
 from vllm.multimodal.processing import PromptReplacement, PromptUpdate, PromptUpdateDetails
 
 from ..configuration.compression_settings import CompressionSettings
+from ..families import FAMILIES
 from ..modeling.methods.compression import VideoCompression, VideoTokens, compress_with
 from .settings import (
     RequestBounds,
@@ -27,6 +29,8 @@ from .settings import (
 
 SETTINGS = "vidcom2_settings"  # the field of a video that carries its settings from the processor to the model
 
+SHARED = ("video_token_id",)  # arguments of InternVL's that are the same for all videos
+
 # These stand for vLLM's own classes, which come later in a family's bases.
 VllmProcessor: Any = object
 VllmModel: Any = object
@@ -37,8 +41,8 @@ class DummyKwargs(dict[str, object]):
 
 
 class CompressedVideosProcessor(VllmProcessor):
-    """A mixin that stands before vLLM's processor in the bases of a family's processor. A family adds `size_of`, and
-    also `placeholders` if its videos have more placeholders than kept tokens."""
+    """A mixin that `with_processor` puts before vLLM's processor for a family. A family adds `size_of`, and also
+    `placeholders` if its videos have more placeholders than kept tokens."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -79,7 +83,8 @@ class CompressedVideosProcessor(VllmProcessor):
 
     def settings_of_features(self, settings: CompressionSettings) -> dict[str, Any]:
         """Return all settings on which a video's features depend, in a request with these `settings`."""
-        return settings.as_dict()
+        config = self.info.get_hf_config()
+        return settings.as_dict() | {name: getattr(config, name) for name in FAMILIES[config.model_type].settings}
 
     def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:
         """Return the parent's dummy inputs for the most that a request can ask for; without bounds, all tokens."""
@@ -105,7 +110,10 @@ class CompressedVideosProcessor(VllmProcessor):
         return hashes
 
     def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> Any:
+        of_videos = hf_inputs.pop(SETTINGS, None)  # vLLM's Transformers backend warns of a field that it does not know
         fields = super()._get_mm_fields_config(hf_inputs, without_settings(hf_processor_mm_kwargs))
+        if of_videos is not None:
+            hf_inputs[SETTINGS] = of_videos
         return {**fields, SETTINGS: MultiModalFieldConfig.batched("video", keep_on_cpu=True)}
 
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
@@ -141,6 +149,21 @@ class CompressedVideosProcessor(VllmProcessor):
         ]
 
 
+def check_frame_size(frames: Tensor, hf_config: Any) -> None:
+    """Check that frames (..., height, width) have the tower's size.
+
+    Raises:
+        ValueError: if they have another, which would otherwise stop the engine mid-step.
+    """
+    size = hf_config.vision_config.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    if frames.shape[-2:] != (height, width):
+        raise ValueError(
+            f"`mm_processor_kwargs` makes frames of {frames.shape[-2]} × {frames.shape[-1]} pixels, but the model's "
+            f"vision tower takes {height} × {width}. Leave `size`, `crop_size` and `do_resize` out."
+        )
+
+
 def as_tensor(settings: CompressionSettings) -> Tensor:
     """Return the settings as (bytes,) uint8, because vLLM sends only numbers between its processes."""
     return torch.tensor(list(json.dumps(settings.as_dict()).encode()), dtype=torch.uint8)
@@ -151,9 +174,25 @@ def from_tensor(settings: Tensor) -> CompressionSettings:
     return CompressionSettings(**json.loads(bytes(settings.tolist())))
 
 
+def with_processor(mixin: type[CompressedVideosProcessor], info: Any = None) -> Callable[[Any], Any]:
+    """Return a decorator of a family's model that puts a mixin before the processor of vLLM's own model.
+
+    Args:
+        info: replaces vLLM's class for the sizes of the family's images and videos.
+    """
+
+    def registered(model_class: Any) -> Any:
+        vllms = model_class._processor_factory
+        processor = type(mixin.__name__, (mixin, vllms.processor), {})
+        register = MULTIMODAL_REGISTRY.register_processor
+        return register(processor, info=info or vllms.info, dummy_inputs=vllms.dummy_inputs)(model_class)
+
+    return registered
+
+
 class CompressedVideosModel(VllmModel):
-    """A mixin that stands before vLLM's model in the bases of a family's model. A family adds `one_by_one` and
-    `compressed_video`."""
+    """A mixin that stands before vLLM's model in the bases of a family's model. A family adds `compressed_video`, and
+    also `rows_of_videos` if vLLM joins what it knows of several videos."""
 
     def embed_multimodal(self, **kwargs: Any) -> Any:
         """Return what the parent does, but only the kept tokens of each video. vLLM asks for one modality at a time.
@@ -163,27 +202,46 @@ class CompressedVideosModel(VllmModel):
         of_videos = kwargs.pop(SETTINGS, None)
         if of_videos is None:
             return super().embed_multimodal(**kwargs)
-        kept = []
-        for video, settings in zip(self.one_by_one(**kwargs), of_videos, strict=True):
-            (features,) = super().embed_multimodal(**video)
-            kept.append(self.compressed_video(features, from_tensor(settings), **video))
-        return tuple(kept)
+        videos = self._one_by_one(len(of_videos), kwargs)
+        return tuple(self.kept_of_video(from_tensor(each), **video) for each, video in zip(of_videos, videos))
 
-    def one_by_one(self, **kwargs: Any) -> Iterator[dict[str, Any]]:
+    def kept_of_video(self, settings: CompressionSettings, **video: Any) -> Tensor:
+        """Return the features that take the place of a video's placeholders.
+
+        Args:
+            **video: the arguments of `embed_multimodal` for this video.
+        """
+        (features,) = super().embed_multimodal(**video)
+        return self.compressed_video(features, settings, **video)
+
+    def _one_by_one(self, num_videos: int, arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Split the arguments of `embed_multimodal` for several videos into the arguments for each."""
-        raise NotImplementedError
+        of_all = self.rows_of_videos(**arguments)
+        rows = {name: arguments[name].split(of_all[name].tolist()) for name in of_all.keys() & arguments.keys()}
+        for i in range(num_videos):
+            yield {
+                name: rows[name][i] if name in rows else each if name in SHARED else each[i : i + 1]
+                for name, each in arguments.items()
+            }
+
+    def rows_of_videos(self, **kwargs: Any) -> Mapping[str, Tensor]:
+        """Return (num_videos,) how many rows each video has, by the arguments in which the rows of all are joined. The
+        others have an entry for each video."""
+        return {}
 
     def compressed_video(self, features: Tensor, settings: CompressionSettings, **kwargs: Any) -> Tensor:
         """Turn the parent's features of a video into those that take the place of its placeholders."""
         raise NotImplementedError
 
-    def compression_of(self, tokens: Tensor, grid: tuple[int, int], settings: CompressionSettings) -> VideoCompression:
+    def compression_of(
+        self, tokens: Tensor, grid: tuple[int, int], settings: CompressionSettings, layout: Any = None
+    ) -> VideoCompression:
         """Select from the scored tokens (T, M, D) as many as the processor has told vLLM.
 
         Raises:
             ValueError: if the method keeps another number of them.
         """
-        compression = compress_with(settings, VideoTokens(tokens, grid))
+        compression = compress_with(settings, VideoTokens(tokens, grid, layout=layout))
         expected = kept_tokens(settings, len(tokens), grid)
         if len(compression.indices) != expected:
             raise ValueError(

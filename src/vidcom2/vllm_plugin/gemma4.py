@@ -9,16 +9,13 @@ import torch
 from torch import Tensor
 from vllm.model_executor.models.gemma4_mm import (
     _VIDEO_MAX_FRAMES,
-    Gemma4DummyInputsBuilder,
     Gemma4ForConditionalGeneration,
-    Gemma4MultiModalProcessor,
     Gemma4ProcessingInfo,
 )
-from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from ..modeling.methods.compression import VideoCompression
-from .compressed_videos import WithoutTowerGraphs, with_integers, without_integers
-from .separate_frames import TOKENS, SeparateFramesModel, SeparateFramesProcessor
+from .compressed_videos import WithoutTowerGraphs, with_integers, with_processor, without_integers
+from .separate_frames import SeparateFramesModel, SeparateFramesProcessor
 
 TIME_IN_VLLM = 6  # tokens of a frame's time for which vLLM's own sizes have room
 
@@ -50,8 +47,8 @@ class SizesWithTimes(Gemma4ProcessingInfo):
         return {**tokens, "video": tokens["video"] + _VIDEO_MAX_FRAMES * max(0, longest - TIME_IN_VLLM)}
 
 
-class VidCom2Gemma4ProcessorForVllm(SeparateFramesProcessor, Gemma4MultiModalProcessor):
-    """vLLM's processor, with a ratio and fewer placeholders for each video."""
+class CompressedGemma4VideosProcessor(SeparateFramesProcessor):
+    """The mixin for Gemma 4."""
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
         """Return the number of frames, and the rows and columns of tokens in a frame."""
@@ -67,12 +64,10 @@ class VidCom2Gemma4ProcessorForVllm(SeparateFramesProcessor, Gemma4MultiModalPro
                 num_soft_tokens_per_frame=[1] * len(timestamps),
                 processor=self.info.get_hf_processor(),
             )
-            yield [TOKENS if token == self.video_token_id else token for token in whole.full]
+            yield whole.full
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    VidCom2Gemma4ProcessorForVllm, info=SizesWithTimes, dummy_inputs=Gemma4DummyInputsBuilder
-)
+@with_processor(CompressedGemma4VideosProcessor, info=SizesWithTimes)
 class VidCom2Gemma4ForVllm(WithoutTowerGraphs, SeparateFramesModel, Gemma4ForConditionalGeneration):
     """vLLM's Gemma 4 with only the kept tokens of each video.
 
@@ -80,20 +75,9 @@ class VidCom2Gemma4ForVllm(WithoutTowerGraphs, SeparateFramesModel, Gemma4ForCon
     The prompt's ids within a video are not those of the tokens that come there, so the features bring the ids.
     """
 
-    def one_by_one(
-        self,
-        pixel_values_videos: Tensor,
-        pixel_position_ids_videos: Tensor,
-        video_frame_counts: Tensor,
-        **kwargs: Any,
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the frames of each video."""
-        lengths = video_frame_counts.flatten().tolist()
-        frames = zip(pixel_values_videos.split(lengths), pixel_position_ids_videos.split(lengths), strict=True)
-        for i, (pixels, places) in enumerate(frames):
-            one = {name: each[i : i + 1] for name, each in kwargs.items()}
-            one |= {"pixel_values_videos": pixels, "pixel_position_ids_videos": places}
-            yield one | {"video_frame_counts": video_frame_counts[i : i + 1]}
+    def rows_of_videos(self, video_frame_counts: Tensor, **kwargs: Any) -> Mapping[str, Tensor]:
+        """Return how many frames each video has."""
+        return dict.fromkeys(("pixel_values_videos", "pixel_position_ids_videos"), video_frame_counts.flatten())
 
     def scored_tokens(
         self, features: Tensor, pixel_position_ids_videos: Tensor, **kwargs: Any

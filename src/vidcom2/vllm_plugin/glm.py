@@ -6,23 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformers.video_utils import VideoMetadata
-from vllm.model_executor.models.glm4_1v import (
-    Glm4vDummyInputsBuilder,
-    Glm4vForConditionalGeneration,
-    Glm4vMoeForConditionalGeneration,
-    Glm4vMultiModalProcessor,
-    Glm4vProcessingInfo,
-)
-from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.model_executor.models.glm4_1v import Glm4vForConditionalGeneration, Glm4vMoeForConditionalGeneration
 
-from .compressed_videos import without_settings
-from .qwen_vl import CompressedQwenVideosProcessor
-from .separate_frames import TOKENS, SeparateFramesProcessor, SeparateMRopeFramesModel
+from .compressed_videos import with_processor, without_settings
+from .qwen2_vl import CompressedQwenVideosProcessor
+from .separate_frames import SeparateFramesProcessor, SeparateMRopeFramesModel
 
 
-class VidCom2GlmProcessorForVllm(SeparateFramesProcessor, CompressedQwenVideosProcessor, Glm4vMultiModalProcessor):
-    """vLLM's processor, with a ratio and fewer placeholders for each video. They have the id of videos, not that of
-    images as in Transformers, which tells the two apart."""
+class CompressedGlmVideosProcessor(SeparateFramesProcessor, CompressedQwenVideosProcessor):
+    """The mixin for GLM. Placeholders have the id of videos, not that of images as in Transformers, which tells the two
+    apart."""
 
     def texts_of_videos(
         self, mm_items: Any, outputs: Mapping[str, Any], hf_kwargs: Mapping[str, object]
@@ -47,7 +40,6 @@ class VidCom2GlmProcessorForVllm(SeparateFramesProcessor, CompressedQwenVideosPr
         config = self.info.get_hf_config()
         text = "".join(processor.replace_frame_token_id(time, num_image_tokens=1) for time in times)
         ids = self.info.get_tokenizer().encode(text, add_special_tokens=False)
-        ids = [TOKENS if token == config.image_token_id else token for token in ids]
         return [config.video_start_token_id, *ids, config.video_end_token_id]
 
 
@@ -60,9 +52,7 @@ class CompressedGlmVideosModel(SeparateMRopeFramesModel):
         return self.config.image_start_token_id, self.config.image_end_token_id
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    VidCom2GlmProcessorForVllm, info=Glm4vProcessingInfo, dummy_inputs=Glm4vDummyInputsBuilder
-)
+@with_processor(CompressedGlmVideosProcessor)
 class VidCom2Glm4vForVllm(CompressedGlmVideosModel, Glm4vForConditionalGeneration):
     """vLLM's GLM-4V with only the kept tokens of each video."""
 
@@ -75,9 +65,7 @@ class VidCom2Glm46VForVllm(VidCom2Glm4vForVllm):
         super().__init__(vllm_config=vllm_config, prefix=prefix)
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    VidCom2GlmProcessorForVllm, info=Glm4vProcessingInfo, dummy_inputs=Glm4vDummyInputsBuilder
-)
+@with_processor(CompressedGlmVideosProcessor)
 class VidCom2Glm4vMoeForVllm(CompressedGlmVideosModel, Glm4vMoeForConditionalGeneration):
     """vLLM's GLM-4V-MoE with only the kept tokens of each video."""
 

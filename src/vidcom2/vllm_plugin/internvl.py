@@ -7,20 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
-from vllm.model_executor.models.interns1 import (
-    InternS1DummyInputsBuilder,
-    InternS1ForConditionalGeneration,
-    InternS1MultiModalProcessor,
-    InternS1ProcessingInfo,
-)
-from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.model_executor.models.interns1 import InternS1ForConditionalGeneration
 
-from .separate_frames import TOKENS, SeparateFramesModel, SeparateFramesProcessor
+from .compressed_videos import check_frame_size, with_processor
+from .separate_frames import SeparateFramesModel, SeparateFramesProcessor
 
 
-class VidCom2InternVLProcessorForVllm(SeparateFramesProcessor, InternS1MultiModalProcessor):
-    """vLLM's processor, with a ratio and fewer placeholders for each video. They have the id of videos, not that of
-    images as in Transformers, which tells the two apart."""
+class CompressedInternVLVideosProcessor(SeparateFramesProcessor):
+    """The mixin for InternVL. As in GLM, placeholders have the id of videos, not that of images."""
 
     @property
     def video_token_id(self) -> int:
@@ -28,18 +22,9 @@ class VidCom2InternVLProcessorForVllm(SeparateFramesProcessor, InternS1MultiModa
         return self.info.get_tokenizer().get_vocab()[self.info.get_hf_processor().video_token]
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
-        """Return the number of frames, and the rows and columns of tokens in a frame.
-
-        Raises:
-            ValueError: if frames do not have the tower's size, which would otherwise stop the engine mid-step.
-        """
-        height, width = self.info.get_hf_config().vision_config.image_size
-        found = tuple(video["pixel_values_videos"].data.shape[-2:])
-        if found != (height, width):
-            raise ValueError(
-                f"`mm_processor_kwargs` makes frames of {found[0]} × {found[1]} pixels, but the model's vision tower "
-                f"takes {height} × {width}. Leave `size` and `do_resize` out."
-            )
+        """Return the number of frames, and the rows and columns of tokens in a frame. Raises a ValueError on frames of
+        another size."""
+        check_frame_size(video["pixel_values_videos"].data, self.info.get_hf_config())
         side = math.isqrt(self.info.get_hf_processor().image_seq_length)
         return int(video["video_num_patches"].data), (side, side)
 
@@ -51,24 +36,16 @@ class VidCom2InternVLProcessorForVllm(SeparateFramesProcessor, InternS1MultiModa
         frame = f"{processor.start_image_token}{processor.image_token}{processor.end_image_token}"
         for num_frames in outputs["video_num_patches"].tolist():
             text = "\n".join(f"Frame{number}: {frame}" for number in range(1, num_frames + 1))
-            ids = tokenizer.encode(text, add_special_tokens=False)
-            yield [TOKENS if token == processor.image_token_id else token for token in ids]
+            yield tokenizer.encode(text, add_special_tokens=False)
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    VidCom2InternVLProcessorForVllm, info=InternS1ProcessingInfo, dummy_inputs=InternS1DummyInputsBuilder
-)
+@with_processor(CompressedInternVLVideosProcessor)
 class VidCom2InternVLForVllm(SeparateFramesModel, InternS1ForConditionalGeneration):
     """vLLM's InternVL with only the kept tokens of each video."""
 
-    def one_by_one(
-        self, pixel_values_videos: Tensor, video_num_patches: Tensor, **kwargs: Any
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the frames of each video."""
-        shared = {"video_token_id": kwargs.pop("video_token_id")}
-        for i, frames in enumerate(pixel_values_videos.split(video_num_patches.tolist())):
-            one = {name: each[i : i + 1] for name, each in kwargs.items()}
-            yield {**one, **shared, "pixel_values_videos": frames, "video_num_patches": video_num_patches[i : i + 1]}
+    def rows_of_videos(self, video_num_patches: Tensor, **kwargs: Any) -> Mapping[str, Tensor]:
+        """Return how many frames each video has."""
+        return {"pixel_values_videos": video_num_patches}
 
     def scored_tokens(
         self, features: Tensor, video_num_patches: Tensor, **kwargs: Any

@@ -6,15 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
-from vllm.model_executor.models.minicpmv import MiniCPMVDummyInputsBuilder
-from vllm.model_executor.models.minicpmv4_6 import (
-    MiniCPMV4_6ForConditionalGeneration,
-    MiniCPMV4_6MultiModalProcessor,
-    MiniCPMV4_6ProcessingInfo,
-)
-from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.model_executor.models.minicpmv4_6 import MiniCPMV4_6ForConditionalGeneration, MiniCPMV4_6ProcessingInfo
 
-from .separate_frames import TOKENS, SeparateFramesModel, SeparateFramesProcessor
+from .compressed_videos import with_processor
+from .separate_frames import SeparateFramesModel, SeparateFramesProcessor
 
 MOST_FRAMES = 16 * 10  # vLLM's own largest video has 16 frames of up to 10 tiles
 
@@ -55,8 +50,8 @@ def tokens_of_frames(sizes: Tensor, joined: Any, hf_config: Any) -> tuple[int, t
     return len(sizes), (rows, columns)
 
 
-class VidCom2MiniCPMVProcessorForVllm(SeparateFramesProcessor, MiniCPMV4_6MultiModalProcessor):
-    """vLLM's processor, with a ratio and fewer placeholders for each video."""
+class CompressedMiniCPMVVideosProcessor(SeparateFramesProcessor):
+    """The mixin for MiniCPM-V."""
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
         """Return the number of frames, and the rows and columns of tokens in a frame."""
@@ -74,26 +69,19 @@ class VidCom2MiniCPMVProcessorForVllm(SeparateFramesProcessor, MiniCPMV4_6MultiM
         tokenizer = self.info.get_tokenizer()
         begin, end = (self._ids(getattr(tokenizer, f"image_{name}_token")) for name in ("start", "end"))
         for sizes in outputs["video_tgt_sizes"]:
-            yield [*begin, TOKENS, *end] * len(sizes)
+            yield [*begin, self.video_token_id, *end] * len(sizes)
 
     def _ids(self, text: str) -> list[int]:
         return self.info.get_tokenizer().encode(text, add_special_tokens=False)
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    VidCom2MiniCPMVProcessorForVllm, info=FramesWithoutSlices, dummy_inputs=MiniCPMVDummyInputsBuilder
-)
-class VidCom2MiniCPMVForVllm(SeparateFramesModel, MiniCPMV4_6ForConditionalGeneration):
+@with_processor(CompressedMiniCPMVVideosProcessor, info=FramesWithoutSlices)
+class VidCom2MiniCPMV4_6ForVllm(SeparateFramesModel, MiniCPMV4_6ForConditionalGeneration):
     """vLLM's MiniCPM-V 4.6 with only the kept tokens of each video, whose frames have no slices."""
 
     def _mark_tower_model(self, vllm_config: Any, modalities: set[str], **kwargs: Any) -> Any:
         """Mark the tower as that of videos too. Otherwise vLLM leaves it out where a server takes no images."""
         return super()._mark_tower_model(vllm_config, {*modalities, "video"}, **kwargs)
-
-    def one_by_one(self, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """Yield the frames of each video. All arguments have an entry for each video."""
-        for i in range(len(kwargs["video_tgt_sizes"])):
-            yield {name: each[i : i + 1] for name, each in kwargs.items()}
 
     def scored_tokens(
         self, features: Tensor, video_tgt_sizes: Any, video_use_vit_merger: Any, **kwargs: Any

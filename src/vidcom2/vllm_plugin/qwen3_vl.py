@@ -1,26 +1,23 @@
-"""Qwen3-VL with VidCom² in vLLM. This file holds what differs from Qwen2-VL."""
+"""Qwen3-VL, Qwen3-VL-MoE, Qwen3.5, Qwen3.5-MoE and Cosmos 3 with VidCom² in vLLM: what differs from Qwen2-VL."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
-from vllm.model_executor.models.qwen3_vl import (
-    Qwen3VLDummyInputsBuilder,
-    Qwen3VLForConditionalGeneration,
-    Qwen3VLMultiModalProcessor,
-    Qwen3VLProcessingInfo,
-)
-from vllm.multimodal import MULTIMODAL_REGISTRY
+from torch import Tensor
+from vllm.model_executor.models.cosmos3 import Cosmos3ForConditionalGeneration
+from vllm.model_executor.models.qwen3_5 import Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration
+from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration
+from vllm.model_executor.models.qwen3_vl_moe import Qwen3VLMoeForConditionalGeneration
 
-from .qwen_vl import CompressedQwenVideosProcessor
-from .separate_frames import TOKENS, SeparateFramesProcessor, SeparateMRopeFramesModel
+from .compressed_videos import with_processor
+from .qwen2_vl import CompressedQwenVideosProcessor
+from .separate_frames import SeparateFramesProcessor, SeparateMRopeFramesModel
 
 
-class VidCom2Qwen3VLProcessorForVllm(
-    SeparateFramesProcessor, CompressedQwenVideosProcessor, Qwen3VLMultiModalProcessor
-):
-    """vLLM's processor, with a ratio and fewer placeholders for each video."""
+class CompressedQwen3VideosProcessor(SeparateFramesProcessor, CompressedQwenVideosProcessor):
+    """The mixin for Qwen3-VL and what has its layout."""
 
     def texts_of_videos(
         self, mm_items: Any, outputs: Mapping[str, Any], hf_kwargs: Mapping[str, object]
@@ -36,7 +33,7 @@ class VidCom2Qwen3VLProcessorForVllm(
                 vision_end_token_id=config.vision_end_token_id,
                 video_token_id=config.video_token_id,
             )
-            yield [TOKENS if token == config.video_token_id else token for token in whole.full]
+            yield whole.full
 
 
 class CompressedQwen3VideosModel(SeparateMRopeFramesModel):
@@ -59,8 +56,58 @@ class CompressedQwen3VideosModel(SeparateMRopeFramesModel):
         return self.config.vision_start_token_id, self.config.vision_end_token_id
 
 
-@MULTIMODAL_REGISTRY.register_processor(
-    VidCom2Qwen3VLProcessorForVllm, info=Qwen3VLProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
-)
+@with_processor(CompressedQwen3VideosProcessor)
 class VidCom2Qwen3VLForVllm(CompressedQwen3VideosModel, Qwen3VLForConditionalGeneration):
     """vLLM's Qwen3-VL with only the kept tokens of each video."""
+
+
+@with_processor(CompressedQwen3VideosProcessor)
+class VidCom2Qwen3_5ForVllm(CompressedQwen3VideosModel, Qwen3_5ForConditionalGeneration):
+    """vLLM's Qwen3.5 with only the kept tokens of each video."""
+
+
+@with_processor(CompressedQwen3VideosProcessor)
+class VidCom2Qwen3_5MoeForVllm(CompressedQwen3VideosModel, Qwen3_5MoeForConditionalGeneration):
+    """vLLM's Qwen3.5-MoE with only the kept tokens of each video."""
+
+
+@with_processor(CompressedQwen3VideosProcessor)
+class VidCom2Cosmos3OmniForVllm(CompressedQwen3VideosModel, Cosmos3ForConditionalGeneration):
+    """vLLM's Cosmos 3 with only the kept tokens of each video. It reads weights both where and as the released
+    checkpoints have them, and as Transformers saves them."""
+
+    allow_patterns_overrides: ClassVar = ["*.safetensors", *Cosmos3ForConditionalGeneration.allow_patterns_overrides]
+    hf_to_vllm_mapper = (
+        Qwen3VLForConditionalGeneration.hf_to_vllm_mapper | Cosmos3ForConditionalGeneration.hf_to_vllm_mapper
+    )
+
+
+@with_processor(CompressedQwen3VideosProcessor)
+class VidCom2Qwen3VLMoeForVllm(CompressedQwen3VideosModel, Qwen3VLMoeForConditionalGeneration):
+    """vLLM's Qwen3-VL-MoE with only the kept tokens of each video. It reads experts both as Transformers 5 saves them
+    and as the released checkpoints have them."""
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
+        """Load the weights as the parent does.
+
+        Raises:
+            ValueError: if the widths of the model do not tell whether the weights of experts are transposed.
+        """
+        return super().load_weights(self._as_released(weights))
+
+    def _as_released(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Transpose experts saved by Transformers 5, because vLLM expects their axes as in the released checkpoints."""
+        text = self.config.text_config
+        widths = {"gate_up_proj": 2 * text.moe_intermediate_size, "down_proj": text.moe_intermediate_size}
+        axis_of_hidden = {"gate_up_proj": -1, "down_proj": -2}  # in Transformers 5
+        for name, weight in weights:
+            kind = name.rpartition(".mlp.experts.")[2]
+            if kind in widths:
+                if widths[kind] == text.hidden_size:
+                    raise ValueError(
+                        f"`{name}` has shape {tuple(weight.shape)}, which does not tell whether it is transposed, "
+                        "because `hidden_size` equals the experts' own width. Serve this model with Transformers."
+                    )
+                if weight.shape[axis_of_hidden[kind]] == text.hidden_size:
+                    weight = weight.mT
+            yield name, weight

@@ -13,7 +13,7 @@ from vllm.multimodal.inputs import MultiModalFieldConfig
 from ..configuration.compression_settings import CompressionSettings
 from ..modeling.methods.compression import VideoCompression
 from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor, with_integers
-from .qwen_vl import CompressedQwenVideosModel, tokens_of_grid
+from .qwen2_vl import CompressedQwenVideosModel, tokens_of_grid
 
 TEXT = "vidcom2_text"  # the field of a video that carries its text from the processor to the model
 TOKENS = -1  # stands in that text where a frame has its tokens
@@ -29,7 +29,7 @@ class SeparateFramesProcessor(CompressedVideosProcessor):
     def texts_of_videos(
         self, mm_items: Any, outputs: Mapping[str, Any], hf_kwargs: Mapping[str, object]
     ) -> Iterator[Sequence[int]]:
-        """Yield for each video the ids of what stands in the prompt for it, with one `TOKENS` for each frame.
+        """Yield for each video the ids of what stands in the prompt for it, with one placeholder for each frame.
 
         Args:
             mm_items: the request's images and videos, as vLLM has them.
@@ -45,7 +45,12 @@ class SeparateFramesProcessor(CompressedVideosProcessor):
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
         outputs = super()._apply_hf_processor_main(mm_items, hf_kwargs)
         if mm_items.get_all_counts().get("video", 0):
-            outputs[TEXT] = [torch.tensor(text) for text in self.texts_of_videos(mm_items, outputs, hf_kwargs)]
+            # Some families give frames the placeholder of images.
+            marks = {self.video_token_id, getattr(self.info.get_hf_config(), "image_token_id", None)}
+            outputs[TEXT] = [
+                torch.tensor([TOKENS if token in marks else token for token in text])
+                for text in self.texts_of_videos(mm_items, outputs, hf_kwargs)
+            ]
         return outputs
 
     def placeholders(self, video: Any, kept: int) -> Any:

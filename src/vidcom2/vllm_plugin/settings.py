@@ -81,17 +81,16 @@ class RequestBounds:
                 begins like a bound but is none.
         """
         known = {f"{OF_BOUNDS}{each.name}": each.name for each in fields(cls)}
-        given = {name: value for name, value in vars(hf_config).items() if name.startswith(OF_BOUNDS)}
-        bounds = {}
-        for name, value in given.items():
+        bounds: dict[str, Any] = {}
+        for name, value in vars(hf_config).items():
+            if not name.startswith(OF_BOUNDS) or (name in known and value is None):
+                continue
             if name not in known:
                 raise ValueError(f"`{name}` in the config is not a bound of requests. They are {', '.join(known)}.")
-            if value is not None:
-                setting = BUDGET if known[name] == BUDGET else RATIO
-                try:
-                    bounds[known[name]] = checked_setting(setting, value)
-                except ValueError as error:
-                    raise ValueError(f"`{name}` is the bound of a setting. {error}") from None
+            try:
+                bounds[known[name]] = checked_setting(BUDGET if known[name] == BUDGET else RATIO, value)
+            except ValueError as error:
+                raise ValueError(f"`{name}` is the bound of a setting. {error}") from None
         found = cls(**bounds)
         if (found.min_ratio or 0) > (found.max_ratio or 1):
             raise ValueError(
@@ -225,24 +224,24 @@ class SettingsAtStart(VerifyAndUpdateConfig):
                 f"is {settings.compression_method!r}. Leave the flag out, or change the repo's with `--hf-overrides "
                 f"""'{{"compression_method": {json.dumps(multimodal.video_pruning_method)}}}'`."""
             )
-        if vllm_config.lora_config is not None and vllm_config.lora_config.enable_tower_connector_lora:
+        lora, drafter = vllm_config.lora_config, vllm_config.speculative_config
+        if lora is not None and lora.enable_tower_connector_lora:
             raise ValueError(
                 "`--enable-tower-connector-lora` is set, but vLLM applies adapters of the tower to as many tokens as "
                 "are left of a video. Leave it out: adapters of the language model are served."
             )
-        if has_mrope_positions(hf_config):
-            if vllm_config.parallel_config.use_ubatching:
-                raise ValueError(
-                    "`--enable-dbo` or `--ubatch-size` is set and splits steps, but the positions of kept video tokens "
-                    "are given for a whole step. Leave it out."
-                )
-            drafter = vllm_config.speculative_config
-            if drafter is not None and drafter.method not in WITHOUT_FEATURES:
-                raise ValueError(
-                    f"The speculative decoding method is {drafter.method!r}, whose model would be given video tokens "
-                    f"together with their positions, which it cannot read. Use "
-                    f"{' or '.join(map(repr, WITHOUT_FEATURES))}."
-                )
+        if not has_mrope_positions(hf_config):
+            return
+        if vllm_config.parallel_config.use_ubatching:
+            raise ValueError(
+                "`--enable-dbo` or `--ubatch-size` is set and splits steps, but the positions of kept video tokens are "
+                "given for a whole step. Leave it out."
+            )
+        if drafter is not None and drafter.method not in WITHOUT_FEATURES:
+            raise ValueError(
+                f"The speculative decoding method is {drafter.method!r}, whose model would be given video tokens "
+                f"together with their positions, which it cannot read. Use {' or '.join(map(repr, WITHOUT_FEATURES))}."
+            )
 
 
 def settings_of_request(

@@ -2,25 +2,14 @@
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from vllm.model_executor.models.qwen2_5_vl import (
-    Qwen2_5_VLDummyInputsBuilder,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2_5_VLMultiModalProcessor,
-    Qwen2_5_VLProcessingInfo,
-)
-from vllm.model_executor.models.qwen2_vl import (
-    Qwen2VLDummyInputsBuilder,
-    Qwen2VLForConditionalGeneration,
-    Qwen2VLMultiModalProcessor,
-    Qwen2VLProcessingInfo,
-)
-from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.model_executor.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
+from vllm.model_executor.models.qwen2_vl import Qwen2VLForConditionalGeneration
 from vllm.sequence import IntermediateTensors
 
 from ..configuration.compression_settings import CompressionSettings
@@ -29,6 +18,7 @@ from .compressed_videos import (
     CompressedVideosProcessor,
     WithoutTowerGraphs,
     with_integers,
+    with_processor,
     without_integers,
 )
 
@@ -158,22 +148,11 @@ def _with_room_for_shifts(make_empty: Callable[..., IntermediateTensors]) -> Cal
 class CompressedQwenVideosModel(MRopeVideosModel):
     """The mixin for Qwen families, which have the patches of all videos in one tensor, and their grids."""
 
-    def one_by_one(
-        self,
-        video_grid_thw: Tensor,
-        pixel_values_videos: Tensor | None = None,
-        video_embeds: Tensor | None = None,
-        **kwargs: Any,
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the rows and the grid of each video. All other arguments have an entry for each video."""
-        sizes = video_grid_thw.prod(dim=1)
-        rows = {"pixel_values_videos": (pixel_values_videos, sizes)}
-        rows["video_embeds"] = video_embeds, sizes // self.config.vision_config.spatial_merge_size**2
-        split = {name: of_all.split(each.tolist()) for name, (of_all, each) in rows.items() if of_all is not None}
-        for i in range(len(video_grid_thw)):
-            one = {name: each[i : i + 1] for name, each in kwargs.items()}
-            one |= {name: each[i] for name, each in split.items()}
-            yield one | {"video_grid_thw": video_grid_thw[i : i + 1]}
+    def rows_of_videos(self, video_grid_thw: Tensor, **kwargs: Any) -> Mapping[str, Tensor]:
+        """Return how many patches each video has, and how many tokens where a request brings these."""
+        patches = video_grid_thw.prod(dim=1)
+        merged = patches // self.config.vision_config.spatial_merge_size**2
+        return {"pixel_values_videos": patches, "video_embeds": merged}
 
 
 class CompressedQwen2VideosModel(CompressedQwenVideosModel):
@@ -212,23 +191,11 @@ def _places(t: int, h: int, w: int, t_factor: float) -> np.ndarray:
     return grid.T.copy()
 
 
-class VidCom2Qwen2VLProcessorForVllm(CompressedQwenVideosProcessor, Qwen2VLMultiModalProcessor):
-    """vLLM's processor, with a ratio and fewer placeholders for each video."""
-
-
-@MULTIMODAL_REGISTRY.register_processor(
-    VidCom2Qwen2VLProcessorForVllm, info=Qwen2VLProcessingInfo, dummy_inputs=Qwen2VLDummyInputsBuilder
-)
+@with_processor(CompressedQwenVideosProcessor)
 class VidCom2Qwen2VLForVllm(CompressedQwen2VideosModel, Qwen2VLForConditionalGeneration):
     """vLLM's Qwen2-VL with only the kept tokens of each video."""
 
 
-class VidCom2Qwen2_5_VLProcessorForVllm(CompressedQwenVideosProcessor, Qwen2_5_VLMultiModalProcessor):
-    """vLLM's processor, with a ratio and fewer placeholders for each video."""
-
-
-@MULTIMODAL_REGISTRY.register_processor(
-    VidCom2Qwen2_5_VLProcessorForVllm, info=Qwen2_5_VLProcessingInfo, dummy_inputs=Qwen2_5_VLDummyInputsBuilder
-)
+@with_processor(CompressedQwenVideosProcessor)
 class VidCom2Qwen2_5_VLForVllm(CompressedQwen2VideosModel, Qwen2_5_VLForConditionalGeneration):
     """vLLM's Qwen2.5-VL with only the kept tokens of each video."""

@@ -79,7 +79,7 @@ def test_frames_of_another_size_have_their_own_grid(variant: Family) -> None:
     """Frames of 112 × 112 pixels have 8 × 8 patches, for a tower of 6 × 6."""
     pixels = torch.randn(1, 4, 3, 112, 112)
     _, (video,) = variant.model.model.encode_videos(
-        pixels, settings=CompressionSettings(), interpolate_pos_encoding=True
+        pixel_values_videos=pixels, settings=CompressionSettings(), interpolate_pos_encoding=True
     )
     assert video.grid == (4, 4)
     whole = variant.stock.get_video_features(pixels, interpolate_pos_encoding=True).pooler_output[0]

@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from ...configuration.compression_settings import COUNTED_BY, NUM_KEPT, CompressionSettings, function_of
+from ...configuration.compression_settings import COUNTED_BY, NUM_KEPT, VISION_METHODS, CompressionSettings
 from ...configuration.saved_with_code import SavedWithCode
 from ..hosting.in_transformers import (
     ParentModel,
@@ -413,7 +413,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         Args:
             **arguments: the encoder's, which must not ask for what only a whole tower has.
         """
-        encoding = function_of("vision_method", settings.vision_method)
+        encoding = VISION_METHODS[settings.vision_method].function
         return None if encoding is None else encoding(self, settings, arguments)
 
     @can_return_tuple

@@ -185,7 +185,7 @@ def shown(value: Any) -> str:
 
 def measured_methods() -> list[str]:
     """Return the names of this project's methods, and of those in `benchmarks/methods/`."""
-    return [*(name for name, method in COMPRESSION_METHODS.items() if method.file is not None), *METHODS]
+    return [*(name for name, method in COMPRESSION_METHODS.items() if method.own), *METHODS]
 
 
 def checked(given: list[str] | None, known: Collection[str], option: str) -> list[str]:

@@ -1,14 +1,13 @@
 """The settings of VidCom², and the tables of the methods that they choose.
 
 A compression method chooses the tokens that stay. A vision method says how the vision tower encodes a video's frames.
-The functions of both enter the tables when the methods' files are imported (`registered_methods.py`), so that the
-settings and the tables need no torch.
+Each is a file whose import enters a row into a table. The settings and the names of methods need no torch.
 """
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Row = TypeVar("Row", bound="Method")
 
 # How many tokens K of a video a method keeps: of T frames with M tokens each, at a retention ratio R.
 Count = Callable[[int, int, float], int]
@@ -42,14 +41,14 @@ class Method:
     Attributes:
         name: the value of the setting that chooses it.
         settings: the settings that it reads, of those that only some methods read. Others must be at their default.
-        file: the shipped file that registers its function, for a method of this project; None for a user's.
-        function: what it computes. None until its file is imported, and so in a Hub repo that does not hold the file.
+        function: what it computes.
+        own: whether it is a method of this project, and not a user's.
     """
 
     name: str
     settings: tuple[str, ...] = ()
-    file: str | None = None
     function: Callable[..., Any] | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,13 @@ class CompressionMethod(Method):
 @dataclass(frozen=True, kw_only=True)
 class VisionMethod(Method):
     """A row of the table of vision methods, whose functions say how the tower runs on a part of a video's patches, or
-    return None where it runs as a whole. `"full"`, the parent's own computation, has no function."""
+    return None where it runs as a whole. `"full"`, the parent's own computation, has no function.
+
+    Attributes:
+        towers: the `model_type` of each vision tower that it can run; None for any, or none.
+    """
+
+    towers: tuple[str, ...] | None = None
 
     def reads(self, setting: str) -> bool:
         """Whether a value of this setting can make a difference. One that is for every method to read always can."""
@@ -86,76 +91,47 @@ class VisionMethod(Method):
 
     def fits(self, tower: str | None) -> bool:
         """Whether it can run a vision tower of this `model_type`, which is None if there is no tower."""
-        return self.name == "full" or tower in GROUPED_TOWERS
+        return self.towers is None or tower in self.towers
 
 
-COMPRESSION_METHODS = {
-    method.name: method
-    for method in (
-        CompressionMethod(name="vidcom2", file="method_vidcom2", settings=OF_SOME_COMPRESSION_METHODS, compiles=True),
-        # A compiled graph cannot create a random generator.
-        CompressionMethod(name="random", file="method_random", settings=("compression_rounding",)),
-        # The others keep a fixed total, so there is nothing for `compression_rounding` to decide.
-        CompressionMethod(name="uniform_frames", file="method_uniform_frames", compiles=True),
-        CompressionMethod(name="dycoke", file="method_dycoke", compiles=True),
-        CompressionMethod(name="evs", file="method_evs", compiles=True),
-        CompressionMethod(name="coverage", file="method_coverage"),  # as a graph: thousands of steps
-        CompressionMethod(name="vcast", file="method_vcast", settings=("compression_scoring",), compiles=True),
-    )
-}
+class Methods(MutableMapping[str, Row]):
+    """The methods of one kind, by name. A method's file enters its row, and is imported when the row is asked for. So
+    names need no torch.
 
-# The vision towers that can leave out groups of patches. They encode each frame by itself, and a patch's position is
-# added to it or rotates it. So a patch can be encoded without its neighbours.
-GROUPED_TOWERS = (
-    "siglip_vision_model",
-    "clip_vision_model",
-    "qwen2_vl_vision",
-    "qwen2_5_vl_vision",  # by whole windows of its window attention
-    "qwen2_5_omni_vision_encoder",  # as Qwen2.5-VL's
-    "qwen3_vl_vision",
-    "qwen3_vl_moe_vision",
-    "qwen3_omni_moe_vision_encoder",
-    "qwen3_5_vision",
-    "qwen3_5_moe_vision",
-    "glm4v_vision",
-    "glm4v_moe_vision",
-)
-VISION_METHODS = {
-    method.name: method
-    for method in (
-        VisionMethod(name="full"),
-        VisionMethod(name="skip_repeated", file="vision_skip_repeated", settings=("vision_tolerance",)),
-    )
-}
-# The settings that choose a row of a table.
-TABLES: dict[str, dict[str, Any]] = {"compression_method": COMPRESSION_METHODS, "vision_method": VISION_METHODS}
-
-
-def own_method(setting: str, name: str, **known: Any) -> Callable[[Function], Function]:
-    """Enter the function that is defined next into the row of a method of this project, with what else is `known`."""
-
-    def enter(function: Function) -> Function:
-        TABLES[setting][name] = replace(TABLES[setting][name], function=function, **known)
-        return function
-
-    return enter
-
-
-def function_of(setting: str, name: str) -> Any:
-    """Return the function of the method that a setting chooses; None for `vision_method="full"`.
-
-    Raises:
-        ValueError: if it is not here, since a Hub repo holds only the methods that its config names.
+    Attributes:
+        rows: those of the files that were imported.
+        files: imports the files of further methods, by name (`registered_methods.py`).
     """
-    method = TABLES[setting][name]
-    if method.file is not None and method.function is None:
-        held = " and ".join(repr(each.name) for each in TABLES[setting].values() if each.file is None or each.function)
-        raise ValueError(
-            f"`{setting}` is {name!r}, but this repo holds only {held}. Install the package `vidcom2` "
-            f"(`pip install -e .` in a checkout) and load the model with `vidcom2.load`, or publish the repo with "
-            f"`--methods {name}`."
-        )
-    return method.function
+
+    def __init__(self, *rows: Row) -> None:
+        self.rows: dict[str, Row] = {row.name: row for row in rows}
+        self.files: dict[str, Callable[[], object]] = {}
+
+    def __getitem__(self, name: str) -> Row:
+        if name not in self.rows and name in self.files:
+            self.files[name]()
+        return self.rows[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows or name in self.files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.files, *self.rows)))
+
+    def __len__(self) -> int:
+        return len({*self.files, *self.rows})
+
+    def __setitem__(self, name: str, row: Row) -> None:
+        self.rows[name] = row
+
+    def __delitem__(self, name: str) -> None:
+        del self.rows[name]
+
+
+COMPRESSION_METHODS: Methods[CompressionMethod] = Methods()
+VISION_METHODS = Methods(VisionMethod(name="full", own=True))
+# The settings that choose a row of a table.
+TABLES: dict[str, Methods[Any]] = {"compression_method": COMPRESSION_METHODS, "vision_method": VISION_METHODS}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -202,12 +178,8 @@ def _choice(*names: str) -> dict[str, Any]:
     return {"normalize": normalize, "accepted": f"one of {', '.join(map(repr, names))}"}
 
 
-def _method_name(table: Mapping[str, Any], own: str = "") -> dict[str, Any]:
-    """Field metadata for the name of a row of a table that may grow.
-
-    Args:
-        own: what to say about the user's own methods.
-    """
+def _method_name(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Field metadata for the name of a row of a table, which may grow."""
 
     def normalize(value: Any) -> str:
         if not isinstance(value, str) or value not in table:
@@ -215,7 +187,11 @@ def _method_name(table: Mapping[str, Any], own: str = "") -> dict[str, Any]:
         return value
 
     def accepted() -> str:
-        return f"one of {', '.join(map(repr, sorted(table)))}{own}"
+        return (
+            f"one of {', '.join(map(repr, sorted(table)))} (a method of your own is known once its module is imported; "
+            "a Hub repo holds only the methods that it was published with: load it with `vidcom2.load`, which knows "
+            "all, or publish it with `--methods`)"
+        )
 
     return {"normalize": normalize, "accepted": accepted}
 
@@ -287,10 +263,7 @@ class CompressionSettings:
         default=0.25,
         metadata=_number("a number in (0, 1]; 0.25 keeps a quarter of the video tokens, 1.0 all", lambda v: 0 < v <= 1),
     )
-    compression_method: str = field(
-        default="vidcom2",
-        metadata=_method_name(COMPRESSION_METHODS, own=" (a method of your own is known once its module is imported)"),
-    )
+    compression_method: str = field(default="vidcom2", metadata=_method_name(COMPRESSION_METHODS))
     compression_scoring: str = field(default="paper", metadata=_choice("paper", "released"))
     compression_rounding: str = field(default="exact", metadata=_choice("exact", "ceil", "round"))
     compression_temperature: float = field(default=0.01, metadata=_number("a finite number > 0", lambda v: v > 0))
@@ -300,10 +273,7 @@ class CompressionSettings:
     compression_frame_weight: float = field(default=1.0, metadata=_weight())
     compression_video_weight: float = field(default=1.0, metadata=_weight())
     max_video_tokens: int | None = field(default=None, metadata=_count_or_none("video tokens", none="no budget"))
-    vision_method: str = field(
-        default="full",
-        metadata=_method_name(VISION_METHODS, own=" (a method of your own is known once its module is imported)"),
-    )
+    vision_method: str = field(default="full", metadata=_method_name(VISION_METHODS))
     vision_chunk_frames: int | None = field(default=32, metadata=_count_or_none("frames", none="all frames at once"))
     vision_tolerance: float = field(
         default=0.0, metadata=_number("a finite number >= 0; 0 leaves out only what repeats exactly", lambda v: v >= 0)

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from transformers.models.auto import modeling_auto
 
 from ..modeling.registered_methods import METHODS as METHODS  # so that the tables know which methods are here
-from .compression_settings import (
-    GROUPED_TOWERS,
-    SETTING_NAMES,
-    TABLES,
-    VISION_METHODS,
-    CompressionSettings,
-    function_of,
-    left_out,
-)
+from .compression_settings import SETTING_NAMES, VISION_METHODS, CompressionSettings, left_out
 from .saved_with_code import SavedWithCode
 
 if TYPE_CHECKING:
@@ -70,19 +62,16 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
         """Return the settings alone; see `CompressionSettings.compression_settings`.
 
         Raises:
-            ValueError: also on a `vision_method` that cannot run this family's vision tower, and on a method that is
-                not here.
+            ValueError: also on a `vision_method` that cannot run this family's vision tower.
         """
         settings = super().compression_settings(**overrides)
-        for setting in TABLES:
-            function_of(setting, getattr(settings, setting))
         method, vision = VISION_METHODS[settings.vision_method], self.vision_config
         tower = None if vision is None else vision.model_type  # Gemma 4's default has no tower.
         if not method.fits(tower):
             fitting = " or ".join(repr(other.name) for other in VISION_METHODS.values() if other.fits(tower))
             raise ValueError(
                 f"`vision_method` is {method.name!r}, but the vision tower of this {self.model_type!r} is of type "
-                f"{tower!r}, and the method needs one of type {' or '.join(map(repr, GROUPED_TOWERS))}. Set it to "
+                f"{tower!r}, and the method needs one of type {' or '.join(map(repr, method.towers or ()))}. Set it to "
                 f"{fitting}."
             )
         return settings

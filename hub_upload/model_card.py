@@ -259,7 +259,7 @@ def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
     attention = of_text.get("use_bidirectional_attention") if isinstance(of_text, dict) else None
     if model_class.__name__ not in SERVED or attention == "vision":
         return None
-    if method.file is None or config["vision_method"] != "full" or config.get("compression_newlines") == "occupied":
+    if not method.own or config["vision_method"] != "full" or config.get("compression_newlines") == "occupied":
         return None
     if config["compression_positions"] == "original" and not model_class.inner_class.uses_mrope:
         return None

@@ -182,6 +182,6 @@ class PublishOptions:
         given += [] if self.verify else ["--no-verify"]
         chosen = {*self.more_methods, *(self.settings.get(setting) for setting in TABLES)}
         methods = [method for table in TABLES.values() for name, method in table.items() if name in chosen]
-        modules = {each.function.__module__ for each in methods if each.file is None and each.function is not None}
+        modules = {each.function.__module__ for each in methods if not each.own}
         users = [word for module in sorted(modules) for word in ("--import", module)]
         return " ".join(["vidcom2", *users, "publish", *given])

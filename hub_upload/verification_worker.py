@@ -317,7 +317,7 @@ def check_processor(repo: Repo) -> str:
 def bounds(method: str, rounding: str, ratio: float, frames: int, per_frame: int) -> tuple[float, float]:
     """Return the least and the most tokens of a video that a method may keep."""
     row = methods.COMPRESSION_METHODS.get(method)  # None for a method that came with the repo
-    if row is None or row.file is None:
+    if row is None or not row.own:
         return 1, math.ceil(ratio * frames * per_frame) + frames
     if row.keeps_by_sizes(rounding):
         total = ratio * frames * per_frame

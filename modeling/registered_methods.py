@@ -1,26 +1,14 @@
-"""The methods that are here. Importing their files enters their functions into the tables (`compression_settings.py`).
-
-A Hub repo's version of this file names the methods that its config names.
+"""Which methods are here: each is a file `method_<name>.py` or `vision_<name>.py`, whose import enters its row into the
+table (`compression_settings.py`). A Hub repo's version of this file imports the methods that its config names.
 """
 
-from .encoding import vision_skip_repeated
-from .methods import (
-    method_coverage,
-    method_dycoke,
-    method_evs,
-    method_random,
-    method_uniform_frames,
-    method_vcast,
-    method_vidcom2,
-)
+from functools import partial
+from importlib import import_module
+from pathlib import Path
 
-METHODS = (
-    method_coverage,
-    method_dycoke,
-    method_evs,
-    method_random,
-    method_uniform_frames,
-    method_vcast,
-    method_vidcom2,
-    vision_skip_repeated,
-)
+from ..configuration.compression_settings import TABLES as METHODS
+
+for setting, prefix in (("compression_method", "method_"), ("vision_method", "vision_")):
+    for file in sorted(Path(__file__).parent.glob(f"*/{prefix}*.py")):
+        module = f"{__package__}.{file.parent.name}.{file.stem}"
+        METHODS[setting].files[file.stem.removeprefix(prefix)] = partial(import_module, module)

@@ -290,8 +290,7 @@ def methods_restored() -> Iterator[None]:
     before = [(table, dict(table)) for table in (COMPRESSION_METHODS, VISION_METHODS)]
     yield
     for table, rows in before:
-        table.clear()
-        table.update(rows)
+        table.rows = rows
 
 
 @pytest.fixture

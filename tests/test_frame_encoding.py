@@ -163,14 +163,24 @@ def test_generate_keeps_no_states_of_the_tower(family: Family, ratio: float, mon
 def test_frames_without_repeats_in_one_chunk_are_planned_as_one_call() -> None:
     frames = torch.arange(6.0)[:, None]
     with torch.no_grad():
-        assert plan_frames([frames], None, {}).is_one_call and plan_frames([frames], 6, {}).is_one_call
-        assert not plan_frames([frames], 5, {}).is_one_call
-        assert not plan_frames([frames[[0, 0, 1]]], None, {}).is_one_call
+        assert plan_frames([frames], None).is_one_call and plan_frames([frames], 6).is_one_call
+        assert not plan_frames([frames], 5).is_one_call
+        assert not plan_frames([frames[[0, 0, 1]]], None).is_one_call
         broken = torch.full((3, 1), torch.nan)  # nan equals nothing
-        assert plan_frames([broken], None, {}).is_one_call
+        assert plan_frames([broken], None).is_one_call
 
 
 @torch.no_grad()
-def test_arguments_computed_for_all_frames_are_planned_as_one_call() -> None:
-    frames: Tensor = torch.zeros(6, 1)
-    assert plan_frames([frames], 2, {"video_cu_seqlens": frames}).is_one_call
+def test_arguments_computed_for_all_frames_are_passed_in_one_call(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs, seen = family.model.model, family.videos_of(family.one_video()), []
+    encode = model.parent_video_features
+
+    def watched(*, video_cu_seqlens: str, **arguments: Any) -> Any:
+        seen.append(video_cu_seqlens)
+        return encode(**arguments)
+
+    monkeypatch.setattr(model, "parent_video_features", watched)
+    model.encode_videos(settings=CompressionSettings(vision_chunk_frames=2), **inputs, video_cu_seqlens="of all")
+    assert seen == ["of all"]

@@ -47,7 +47,9 @@ def states_of(tower: CLIPVisionModel, frames: Tensor, layers: int | list[int], *
 def test_tokens_are_pooled_from_the_towers_states_without_the_class_token(variant: Family, chunk: int | None) -> None:
     model, mode = variant.model.model, variant.stock.config.spatial_pool_mode
     pixels = variant.one_video()["pixel_values_videos"]
-    outputs, (video,) = model.encode_videos(pixels, settings=CompressionSettings(vision_chunk_frames=chunk))
+    outputs, (video,) = model.encode_videos(
+        pixel_values_videos=pixels, settings=CompressionSettings(vision_chunk_frames=chunk)
+    )
     expected = states_of(variant.stock.model.vision_tower, pixels[0], variant.stock.config.vision_feature_layer)
     assert video.grid == (3, 3)
     for t, states in enumerate(expected):
@@ -68,7 +70,7 @@ def test_frames_of_another_size_have_their_own_grid(variant: Family) -> None:
     """Frames of 112 × 112 pixels have 8 × 8 patches, for a tower of 6 × 6."""
     pixels = torch.randn(1, 4, 3, 112, 112)
     _, (video,) = variant.model.model.encode_videos(
-        pixels, settings=CompressionSettings(), interpolate_pos_encoding=True
+        pixel_values_videos=pixels, settings=CompressionSettings(), interpolate_pos_encoding=True
     )
     assert video.grid == (4, 4)
     whole = variant.stock.get_video_features(pixels, interpolate_pos_encoding=True).pooler_output[0]

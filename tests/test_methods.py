@@ -1,6 +1,7 @@
 """Users' methods: one of each kind that the interface is for, in every family and mode, and what is refused."""
 
 import ast
+import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.configuration.compression_settings import (
     COMPRESSION_METHODS,
     OF_SOME_COMPRESSION_METHODS,
+    VISION_METHODS,
 )
 from vidcom2.explaining.explain import explain
 from vidcom2.explaining.explanation import DIMMED, LIGHT
@@ -37,7 +39,7 @@ from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import read_video
 
 pytestmark = pytest.mark.usefixtures("methods_restored")
-OWN = {name: row for name, row in COMPRESSION_METHODS.items() if row.file is not None}
+OWN = {name: row for name, row in COMPRESSION_METHODS.items() if row.own}
 METHODS = ("longest_in_frame", "best_of_video", "whole_frames", "merged_in_time", "inner_contrast")
 
 
@@ -193,11 +195,18 @@ def test_a_wrong_registration_is_refused(arguments: dict, message: str) -> None:
     assert "mine" not in COMPRESSION_METHODS
 
 
+def test_a_method_of_this_project_is_the_file_of_its_name_and_its_row_stands_there() -> None:
+    for table, prefix in ((COMPRESSION_METHODS, "method_"), (VISION_METHODS, "vision_")):
+        assert table.files
+        for name in table.files:
+            row = table[name]
+            assert row.own and row.name == name and inspect.unwrap(row.function).__module__.endswith(f".{prefix}{name}")
+
+
 def test_the_row_of_a_method_of_this_project_is_true() -> None:
     for row in OWN.values():
         assert set(row.settings) <= set(OF_SOME_COMPRESSION_METHODS)
         assert row.count is not None
-        assert row.function is not None, f"registered_methods.py does not import {row.file}"
 
 
 def test_the_name_of_a_method_of_this_project_stands_only_in_its_row_and_its_file() -> None:
@@ -212,7 +221,6 @@ def test_the_name_of_a_method_of_this_project_stands_only_in_its_row_and_its_fil
             named[name].add(path.name)
     for name, where in named.items():
         assert where - {"presets.py", "live_video.py", "stream_memory.py"} == {
-            "compression_settings.py",
             f"method_{name}.py",
         }
 

@@ -16,7 +16,7 @@ from transformers import Dinov2Config
 
 from vidcom2 import CompressionSettings, VidCom2LlavaOnevisionConfig, register_vision_method
 from vidcom2.configuration.compression_settings import VISION_METHODS
-from vidcom2.modeling.encoding.left_out_patches import groups_to_compute
+from vidcom2.modeling.encoding.left_out_patches import groups_to_compute, tokens_of_patches
 from vidcom2.modeling.encoding.vision_skip_repeated import changed_groups
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -188,7 +188,7 @@ def tokens_by_loops(
                 of_frame = tower.downsample(blocks).flatten(1)
             of_frame = tower.merger(of_frame)
         frames.append(of_frame)
-    return torch.cat(frames) if family.case.mrope else model.tokens_of_patches(torch.stack(frames)).flatten(0, 1)
+    return torch.cat(frames) if family.case.mrope else tokens_of_patches(model, torch.stack(frames)).flatten(0, 1)
 
 
 def first_layers_input(

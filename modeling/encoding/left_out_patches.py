@@ -26,32 +26,27 @@ WHOLE_FROM = 0.9  # A frame in which this share of the groups changed is compute
 
 
 def partial_encoding(
-    changed: ChangedGroups,
-    model: Any,
-    pixel_values_videos: Tensor,
-    settings: CompressionSettings,
-    arguments: Mapping[str, Any],
-    **described: Any,
+    changed: ChangedGroups, model: Any, settings: CompressionSettings, arguments: Mapping[str, Any]
 ) -> "PartialFrames | PartialBlocks | None":
     """Return an object that runs the tower on the groups of patches that changed; None if all of them did.
 
     Args:
         changed: the vision method.
         model: an inner model of this project.
-        arguments, described: as in the model's `partial_encoding`.
+        arguments: the parent's, which describe the videos.
 
     Raises:
         ValueError: if the arguments ask for what only a whole tower has, or describe all of its patches.
     """
-    for name, value in arguments.items():
-        if (name in WHOLE_TOWER_ARGUMENTS and value) or name.startswith("video_"):
-            raise ValueError(
-                f"`{name}` is {value!r}, but with `vision_method={settings.vision_method!r}` the vision tower does not "
-                "run as a whole, and cannot take it. Leave it out, or pass `vision_method='full'`."
-            )
-    kind = PartialFrames if described.get("video_grid_thw") is None else PartialBlocks
-    videos = kind.groups(model, pixel_values_videos, **described)
-    computed = [groups_to_compute(groups, changed, settings, units) for groups, units in videos]
+    for name in (*(name for name in WHOLE_TOWER_ARGUMENTS if arguments.get(name)), *model.precomputed(arguments)):
+        raise ValueError(
+            f"`{name}` is {arguments[name]!r}, but with `vision_method={settings.vision_method!r}` the vision tower "
+            "does not run as a whole, and cannot take it. Leave it out, or pass `vision_method='full'`."
+        )
+    kind = PartialFrames if arguments.get("video_grid_thw") is None else PartialBlocks
+    computed = [
+        groups_to_compute(groups, changed, settings, units) for groups, units in kind.groups(model, **arguments)
+    ]
     return None if torch.cat([each.flatten() for each in computed]).all() else kind(model, computed)
 
 
@@ -184,18 +179,40 @@ class PartialFrames:
     """
 
     def __init__(self, model: Any, computed: Sequence[Tensor]):
-        self.tower, self.computed = model.vision_tower, computed
+        self.model, self.tower, self.computed = model, model.vision_tower, computed
         # A class token, which stands before the patches, is computed in every frame.
         class_token = int(hasattr(self.tower.embeddings, "class_embedding"))
         self.completion = Completion([nn.functional.pad(each, (class_token, 0), value=True) for each in computed])
 
     @staticmethod
-    def groups(model: Any, pixel_values_videos: Tensor, **described: Any) -> Iterator[tuple[Tensor, None]]:
+    def groups(model: Any, pixel_values_videos: Tensor, **others: Any) -> Iterator[tuple[Tensor, None]]:
         """Yield the patches (T, patches, channels · size²) of each video, row by row."""
         size = model.vision_tower.config.patch_size
         for frames in pixel_values_videos:
             patches = frames.unfold(2, size, size).unfold(3, size, size)  # (T, channels, rows, columns, size, size)
             yield patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2), None
+
+    def features(
+        self,
+        runs: Sequence[Run],
+        pixel_values_videos: Tensor,
+        vision_feature_layer: int | list[int] | None = None,
+        vision_feature_select_strategy: str | None = None,
+        **others: Any,
+    ) -> list[Sequence[Tensor]]:
+        """Return the features of runs of frames, as `encode_in_chunks` takes them.
+
+        Args:
+            runs: consecutive frames of one video each, in the order of the plan.
+            pixel_values_videos: (1, F, channels, height, width) of all of them.
+        """
+        config = self.model.config
+        layers = config.vision_feature_layer if vision_feature_layer is None else vision_feature_layer
+        states = self.states(runs, pixel_values_videos[0], [layers] if isinstance(layers, int) else layers)
+        # As the parent does, `"default"` leaves out the first state, which is the class token's.
+        leaves_out = (vision_feature_select_strategy or config.vision_feature_select_strategy) == "default"
+        tokens = tokens_of_patches(self.model, states[:, 1:] if leaves_out else states)
+        return [tokens.split([len(run.frames) for run in runs])]
 
     def states(self, runs: Sequence[Run], frames: Tensor, feature_layers: Sequence[int]) -> Tensor:
         """Return the tower's hidden states (F, patches, len(feature_layers) · dim).
@@ -226,6 +243,13 @@ class PartialFrames:
         return torch.cat([self.completion.complete(run, part) for run, part in zip(runs, parts, strict=True)])
 
 
+def tokens_of_patches(model: Any, states: Tensor) -> Tensor:
+    """Turn the tower's states (F, patches, V) into tokens (F, placeholders of a frame, dim), as the parent does."""
+    if hasattr(model, "vision_resampler"):  # LLaVA-NeXT-Video pools the states, then projects them.
+        return model.multi_modal_projector(model.vision_resampler(states))
+    return model.apply_pooling(model.multi_modal_projector(states))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Towers that take patches: Qwen's and GLM's
 # ---------------------------------------------------------------------------------------------------------------------
@@ -245,7 +269,7 @@ class PartialBlocks:
 
     @staticmethod
     def groups(
-        model: Any, pixel_values_videos: Tensor, *, video_grid_thw: Tensor, **described: Any
+        model: Any, pixel_values_videos: Tensor, *, video_grid_thw: Tensor, **others: Any
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Yield the blocks (t, h·w / 4, values) of each video, in raster order, and their windows: int64 (h·w / 4,), or
         None if the tower has none."""
@@ -253,22 +277,24 @@ class PartialBlocks:
         for patches, grid in zip(pixel_values_videos.split(video_grid_thw.prod(dim=1).tolist()), video_grid_thw):
             yield patches.unflatten(0, (int(grid[0]), -1, size)).flatten(2), window_of_blocks(model.visual, grid)
 
-    def features(self, patches: Tensor, grid_thw: Tensor, runs: Sequence[Run], **kwargs: Any) -> list[list[Tensor]]:
+    def features(
+        self, runs: Sequence[Run], pixel_values_videos: Tensor, video_grid_thw: Tensor, **kwargs: Any
+    ) -> list[list[Tensor]]:
         """Return the features of runs of frames, as `encode_in_chunks` takes them.
 
         Args:
-            patches: (Σ n·h·w, ...) of the frames of all runs.
-            grid_thw: (num_runs, 3) their grids.
+            pixel_values_videos: (Σ n·h·w, ...) patches of the frames of all runs.
+            video_grid_thw: (num_runs, 3) their grids.
         """
         tower, size = self.model.visual, self.model.visual.spatial_merge_size
         of_runs = [self.completion.of_run(run) for run in runs]
         computed = torch.cat([each.flatten() for each in of_runs])
-        described = arguments_of_blocks(tower, grid_thw, computed)
-        patches = patches.unflatten(0, (-1, size**2))[computed].flatten(0, 1)
+        described = arguments_of_blocks(tower, video_grid_thw, computed)
+        patches = pixel_values_videos.unflatten(0, (-1, size**2))[computed].flatten(0, 1)
         at_frames = getattr(tower, "fullatt_block_indexes", range(len(tower.blocks)))  # The others look within windows.
         attentions = {block.attn: number in at_frames for number, block in enumerate(tower.blocks)}
         whole_frames = self.completion.whole_frames(tower, runs, attentions, described.get("window_index"))
-        outputs = self._encode(patches, grid_thw, of_runs, whole_frames=whole_frames, **described, **kwargs)
+        outputs = self._encode(patches, video_grid_thw, of_runs, whole_frames=whole_frames, **described, **kwargs)
         self.completion.carry_on(whole_frames)
         return [
             [self.completion.complete(run, encoded, number) for run, encoded in zip(runs, of_layer, strict=True)]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from ...configuration.compression_settings import OF_SOME_VISION_METHODS, VisionMethod
 from ..methods.users_methods import check_registration, enter
-from .vision_skip_repeated import ChangedGroups, leaves_out_others
+from .vision_skip_repeated import GROUPED_TOWERS, ChangedGroups, leaves_out_others
 
 
 def register_vision_method(name: str, *, settings: Sequence[str] = ()) -> Callable[[ChangedGroups], ChangedGroups]:
@@ -26,7 +26,8 @@ def register_vision_method(name: str, *, settings: Sequence[str] = ()) -> Callab
     check_registration("vision method", name, settings, OF_SOME_VISION_METHODS)
 
     def register(function: ChangedGroups) -> ChangedGroups:
-        row = VisionMethod(name=name, settings=tuple(settings), function=leaves_out_others(function))
+        encoding = leaves_out_others(function)
+        row = VisionMethod(name=name, settings=tuple(settings), function=encoding, towers=GROUPED_TOWERS)
         enter("vision_method", row)
         return function
 

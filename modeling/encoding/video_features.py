@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias, cast
 
 import torch
@@ -18,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
-from ...configuration.compression_settings import COUNTED_BY, NUM_KEPT, CompressionSettings, function_of
+from ...configuration.compression_settings import COUNTED_BY, NUM_KEPT, VISION_METHODS, CompressionSettings
 from ...configuration.saved_with_code import SavedWithCode
 from ..hosting.in_transformers import (
     ParentModel,
@@ -74,22 +73,16 @@ class FramePlan:
 
 
 def plan_frames(
-    videos: Sequence[Tensor],
-    chunk_frames: int | None,
-    arguments: dict[str, Any],
-    partial: Any = None,
+    videos: Sequence[Tensor], chunk_frames: int | None, partial: Any = None, whole: bool = False
 ) -> FramePlan:
     """Plan how to encode videos of (T, ...) pixels each.
 
     Args:
         chunk_frames: how many frames the tower takes at a time; None for all.
-        arguments: the encoder's other arguments. If they ask for the tower's own states, or hold something precomputed
-            for all frames (`video_cu_seqlens`), the tower takes all frames in one call.
         partial: what the model's `partial_encoding` returned. If none of a frame's groups of patches is computed, the
             frame repeats the one before it.
+        whole: whether the tower must take all frames in one call.
     """
-    whole = any(arguments.get(name) for name in ("output_hidden_states", "output_attentions"))
-    whole = whole or any(name.startswith("video_") for name in arguments)
     chunks: list[list[Run]] = [[]]
     room = limit = sum(map(len, videos)) if whole or chunk_frames is None else chunk_frames
     for number, video in enumerate(videos):
@@ -120,41 +113,10 @@ def repeats_the_one_before(frames: Tensor) -> list[bool]:
     return [False, *torch.stack([(frame == before).all() for before, frame in pairwise(frames)]).tolist()]
 
 
-def frames_of_runs(videos: Sequence[Tensor], runs: Sequence[Run]) -> Tensor:
-    """Gather the frames to encode, (n, ...), from videos (T, ...) whose frames have one shape."""
-    parts = [videos[run.video][_rows(run.frames)] for run in runs]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-class FrameBuffers:
-    """Collect the features of chunks of frames in one tensor per video, so that no feature is in memory twice.
-
-    Args:
-        plan: how the frames are encoded.
-        rows_after: how many empty rows to leave behind the features of each video.
-
-    Attributes:
-        videos: a tensor (T·M + rows_after, ...) for each video.
-    """
-
-    def __init__(self, plan: FramePlan, rows_after: int = 0):
-        self.plan, self.rows_after = plan, rows_after
-        self.videos: list[Tensor] = []
-
-    def put(self, run: Run, encoded: Tensor) -> None:
-        """Put the features (n, M, ...) of a run in their place. Runs must come in the order of the plan."""
-        length, (num_rows, *rest) = self.plan.lengths[run.video], encoded.shape[1:]
-        if run.video == len(self.videos):
-            self.videos.append(encoded.new_empty(length * num_rows + self.rows_after, *rest))
-        frames = self.videos[run.video][: length * num_rows].view(length, num_rows, *rest)
-        repeated = len(run.shown) > len(run.frames)
-        frames[_rows(run.shown)] = encoded[list(run.sources)] if repeated else encoded
-
-
 def encode_in_chunks(
     plan: FramePlan, encode: Callable[[Sequence[Run]], Sequence[Sequence[Tensor]]], rows_after: int = 0
 ) -> list[list[Tensor]]:
-    """Encode the frames of a plan, one chunk after the other.
+    """Encode the frames of a plan, one chunk after the other. No feature is in memory twice.
 
     Args:
         encode: takes the runs of a chunk, and returns the features (n, M, ...) of each run that enter the language
@@ -165,14 +127,20 @@ def encode_in_chunks(
     Returns:
         What `encode` returns, with one tensor (T·M + rows_after, ...) for each video in place of one for each run.
     """
-    found: list[FrameBuffers] = []
+    found: list[list[Tensor]] = []
     for runs in plan.chunks:
         for number, of_runs in enumerate(encode(runs)):
             if number == len(found):
-                found.append(FrameBuffers(plan, rows_after if number == 0 else 0))
+                found.append([])
             for run, encoded in zip(runs, of_runs, strict=True):
-                found[number].put(run, encoded)
-    return [buffers.videos for buffers in found]
+                length, (num_rows, *rest) = plan.lengths[run.video], encoded.shape[1:]
+                if run.video == len(found[number]):
+                    size = length * num_rows + (rows_after if number == 0 else 0)
+                    found[number].append(encoded.new_empty(size, *rest))
+                frames = found[number][run.video][: length * num_rows].view(length, num_rows, *rest)
+                repeated = len(run.shown) > len(run.frames)
+                frames[_rows(run.shown)] = encoded[list(run.sources)] if repeated else encoded
+    return found
 
 
 def _rows(frames: Sequence[int]) -> slice | list[int]:
@@ -216,6 +184,56 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
             video_compressions=self.video_compressions,
             deepstack_features=self.deepstack_features,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoFrames:
+    """The frames of a video that is not encoded yet.
+
+    Attributes:
+        pixels: (T, ...) what the tower takes of each frame.
+        tokens_per_frame: M, the scored tokens that become of a frame.
+        grid, in_prompt, layout: as in `VideoTokens`.
+        described: what else the family must tell the parent of a frame.
+        end: (dim,) what the parent appends to the tokens of a video; None for nothing.
+    """
+
+    pixels: Tensor
+    tokens_per_frame: int
+    grid: tuple[int, int] | None = None
+    in_prompt: Tensor | None = None
+    layout: Any = None
+    described: Any = None
+    end: Tensor | None = None
+
+    @property
+    def features_per_frame(self) -> int:
+        """How many features the parent has of a frame, with structure among the tokens."""
+        return self.tokens_per_frame if self.layout is None else self.layout.placeholders_per_frame
+
+    def tokens(self, features: Tensor) -> VideoTokens:
+        """Return the scored tokens among the parent's features (placeholders, dim) of the video."""
+        if self.layout is None:
+            tokens = features.unflatten(0, (len(self.pixels), -1))
+        else:
+            tokens = self.layout.frames_of(features)
+        in_prompt = None if self.in_prompt is None else self.in_prompt.to(tokens.device)
+        return VideoTokens(tokens, self.grid, in_prompt, self.layout)
+
+
+def _features_of_frames(features: Sequence[Tensor], chunk: Sequence[tuple[VideoFrames, Tensor]]) -> list[Tensor]:
+    """Return the features (n, M, ...) of the frames of each video of a chunk.
+
+    Args:
+        features: the parent's, an entry for each video; or one for all, if the parent took the frames for one video's.
+            What it appends to a video goes.
+    """
+    lengths = [len(pixels) for _, pixels in chunk]
+    sizes = [len(pixels) * video.features_per_frame for video, pixels in chunk]
+    of_videos: Sequence[Tensor] = list(features)
+    if len(of_videos) < len(chunk):
+        of_videos = of_videos[0][: sum(sizes)].split(sizes)
+    return [video[:size].unflatten(0, (n, -1)) for video, size, n in zip(of_videos, sizes, lengths, strict=True)]
 
 
 def _check_numbers(
@@ -280,7 +298,7 @@ def _zero_or_nan(values: Tensor) -> Tensor:
 class VideoFeaturesMixin(SavedWithCode, ParentModel):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
-    of_parent: ClassVar[frozenset[str]]  # the arguments of the parent's methods
+    of_parent: ClassVar[frozenset[str]]  # the arguments of the parent's methods, and `video_arguments`
     # Arguments for videos that the parent's methods do not take. They are dropped once the videos are encoded.
     video_arguments: ClassVar[Sequence[str]] = ()
 
@@ -288,42 +306,29 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         super().__init_subclass__(**kwargs)
         take_parents_signatures(cls, VideoFeaturesMixin, "get_video_features")
         # Both methods, because the parents pass arguments of `forward` on to this one.
-        cls.of_parent = arguments_of_parent(cls, VideoFeaturesMixin, "get_video_features", "forward")
+        of_parent = arguments_of_parent(cls, VideoFeaturesMixin, "get_video_features", "forward")
+        cls.of_parent = of_parent.union(cls.video_arguments)
 
     # -----------------------------------------------------------------------------------------------------------------
     # What a family decides
     # -----------------------------------------------------------------------------------------------------------------
 
-    def encode_videos(
-        self,
-        pixel_values_videos: Tensor,
-        settings: CompressionSettings,
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode videos as the settings say, and drop nothing.
+    def frames_of_videos(self, pixel_values_videos: Tensor, **arguments: Any) -> Sequence[VideoFrames]:
+        """Check the videos of a call and return the frames of each. Nothing is encoded.
 
         Args:
-            settings: of these, those for the vision tower are read.
-            **kwargs: the parent's other arguments.
-
-        Returns:
-            The parent's features, with one (placeholders, dim) entry of `pooler_output` per video, and the tokens of
-            each video that are scored, with their grid. If the tower runs in several calls, its own states are not
-            among the features.
-
-        Raises:
-            ValueError: on an empty video, sizes that do not fit, or arguments that do not go with the settings.
-        """
-        raise NotImplementedError
-
-    def video_sizes(self, pixel_values_videos: Tensor, **described: Any) -> list[int]:
-        """Return how many scored tokens each video has, before any is dropped.
-
-        Args:
-            **described: the parent's other arguments that describe the videos.
+            **arguments: all arguments of the call. A family names those that describe its videos.
 
         Raises:
             ValueError: on an empty video, or sizes that do not fit.
+        """
+        raise NotImplementedError
+
+    def arguments_of_frames(self, chunk: Sequence[tuple[VideoFrames, Tensor]]) -> dict[str, Any]:
+        """Return the arguments by which the parent takes some frames of each of some videos.
+
+        Args:
+            chunk: the videos, each with the (n, ...) pixels of the frames to encode.
         """
         raise NotImplementedError
 
@@ -339,22 +344,77 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     # What all families share
     # -----------------------------------------------------------------------------------------------------------------
 
-    def partial_encoding(
-        self,
-        pixel_values_videos: Tensor,
-        settings: CompressionSettings,
-        arguments: Mapping[str, Any] = MappingProxyType({}),
-        **described: Any,
-    ) -> Any:
+    def encode_videos(
+        self, settings: CompressionSettings, **arguments: Any
+    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
+        """Encode videos as the settings say, and drop nothing.
+
+        Args:
+            settings: of these, those for the vision tower are read.
+            **arguments: the parent's arguments.
+
+        Returns:
+            The parent's features, with one (placeholders, dim) entry of `pooler_output` per video, and the tokens of
+            each video that are scored, with their grid. If the tower runs in several calls, its own states are not
+            among the features.
+
+        Raises:
+            ValueError: on an empty video, sizes that do not fit, or arguments that do not go with the settings.
+        """
+        videos = self.frames_of_videos(**arguments)
+        partial = self.partial_encoding(settings, **arguments)
+        asks_for_states = any(arguments.get(name) for name in ("output_hidden_states", "output_attentions"))
+        whole = asks_for_states or bool(self.precomputed(arguments))
+        plan = plan_frames([video.pixels for video in videos], settings.vision_chunk_frames, partial, whole)
+        if plan.is_one_call and partial is None:
+            outputs = self.parent_video_features(**arguments)
+        else:
+            outputs = self._encode_in_chunks(videos, plan, partial, arguments)
+        return outputs, [video.tokens(each) for video, each in zip(videos, outputs.pooler_output, strict=True)]
+
+    def _encode_in_chunks(
+        self, videos: Sequence[VideoFrames], plan: FramePlan, partial: Any, arguments: dict[str, Any]
+    ) -> VidCom2VideoFeatures:
+        """Return the parent's features of videos, without the tower's own output. Encode one chunk of frames at a time,
+        and of each frame only a part, unless `partial` is None."""
+
+        def of_chunk(runs: Sequence[Run]) -> Sequence[Sequence[Tensor]]:
+            chunk = [(videos[run.video], videos[run.video].pixels[_rows(run.frames)]) for run in runs]
+            of_frames = arguments | self.arguments_of_frames(chunk)
+            if partial is not None:
+                return partial.features(runs, **of_frames)
+            outputs = self.parent_video_features(**of_frames)
+            layers = (outputs.pooler_output, *(outputs.get("deepstack_features") or ()))
+            return [_features_of_frames(layer, chunk) for layer in layers]
+
+        end = videos[0].end
+        tokens, *layers = encode_in_chunks(plan, of_chunk, rows_after=int(end is not None))
+        if end is not None:
+            for video in tokens:
+                video[-1] = end
+        has_layers = hasattr(getattr(self, "visual", None), "deepstack_merger_list")
+        return VidCom2VideoFeatures(
+            pooler_output=tokens, deepstack_features=list(map(tuple, layers)) if has_layers else None
+        )
+
+    def video_sizes(self, **arguments: Any) -> list[int]:
+        """Return how many scored tokens each video of a call has, before any is dropped. Raise as
+        `frames_of_videos`."""
+        return [len(video.pixels) * video.tokens_per_frame for video in self.frames_of_videos(**arguments)]
+
+    def precomputed(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Return the names of arguments that were computed for all frames of a call, such as `video_cu_seqlens`."""
+        return [name for name in arguments if name.startswith("video_") and name not in self.of_parent]
+
+    def partial_encoding(self, settings: CompressionSettings, **arguments: Any) -> Any:
         """Return an object that runs the tower on only those patches that the vision method chooses; None if the tower
         computes all of them. Its `computed`, (T, G) bool for each video, says which groups of patches these are.
 
         Args:
-            arguments: the encoder's other arguments, which must not ask for what only a whole tower has.
-            **described: the parent's other arguments that describe the videos.
+            **arguments: the encoder's, which must not ask for what only a whole tower has.
         """
-        encoding = function_of("vision_method", settings.vision_method)
-        return None if encoding is None else encoding(self, pixel_values_videos, settings, arguments, **described)
+        encoding = VISION_METHODS[settings.vision_method].function
+        return None if encoding is None else encoding(self, settings, arguments)
 
     @can_return_tuple
     def get_video_features(self, **kwargs: Any) -> VidCom2VideoFeatures:

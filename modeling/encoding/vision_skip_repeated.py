@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings, own_method
+from ...configuration.compression_settings import VISION_METHODS, CompressionSettings, VisionMethod
 
 # (groups, computed, settings) -> changed.
 #     groups: (G, values) pixels of the groups of patches of a frame, as the processor returns them.
@@ -22,6 +22,23 @@ from ...configuration.compression_settings import CompressionSettings, own_metho
 #     settings: those of the call.
 #     changed: (G,) bool: which groups the tower computes anew.
 ChangedGroups: TypeAlias = Callable[[Tensor, Tensor, CompressionSettings], Tensor]
+
+# The vision towers that can leave out groups of patches. They encode each frame by itself, and a patch's position is
+# added to it or rotates it. So a patch can be encoded without its neighbours.
+GROUPED_TOWERS = (
+    "siglip_vision_model",
+    "clip_vision_model",
+    "qwen2_vl_vision",
+    "qwen2_5_vl_vision",  # by whole windows of its window attention
+    "qwen2_5_omni_vision_encoder",  # as Qwen2.5-VL's
+    "qwen3_vl_vision",
+    "qwen3_vl_moe_vision",
+    "qwen3_omni_moe_vision_encoder",
+    "qwen3_5_vision",
+    "qwen3_5_moe_vision",
+    "glm4v_vision",
+    "glm4v_moe_vision",
+)
 
 
 def leaves_out_others(changed: ChangedGroups) -> Callable[..., Any]:
@@ -47,4 +64,10 @@ def changed_groups(groups: Tensor, computed: Tensor, settings: CompressionSettin
     return (groups.float() - computed.float()).square().mean(dim=-1).sqrt() > settings.vision_tolerance
 
 
-own_method("vision_method", "skip_repeated")(leaves_out_others(changed_groups))
+VISION_METHODS["skip_repeated"] = VisionMethod(
+    name="skip_repeated",
+    settings=("vision_tolerance",),
+    function=leaves_out_others(changed_groups),
+    own=True,
+    towers=GROUPED_TOWERS,
+)

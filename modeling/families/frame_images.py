@@ -15,16 +15,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.compression_settings import NUM_KEPT, CompressionSettings
-from ..encoding.video_features import (
-    ParentFeatures,
-    Run,
-    VidCom2VideoFeatures,
-    encode_in_chunks,
-    frames_of_runs,
-    plan_frames,
-)
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, VideoFrames
 from ..hosting.in_transformers import CACHE, ParentModel, check_frame_size, check_tensors, without, without_token_types
-from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import TEXT, VIDEO, Encode, VidCom2ModelMixin
 from .frame_marks import FrameMarks
@@ -109,7 +101,9 @@ class VideosAsImages(ParentModel):
                     "both with the checkpoint's processor, and don't truncate the prompt."
                 )
             joined = joined.index_copy(0, places, rows.to(joined))
-        images: Any = self.features_of_tiles(joined)  # Transformers 5.19 declares the field as a `FloatTensor`
+        # An entry for each token: Transformers 5.19 fills the placeholders of SmolVLM entry by entry, and a frame keeps
+        # any number of tokens. The parent also repeats the entries of a prompt for its beams.
+        images: Any = joined[:, None]  # Transformers 5.19 declares the field as a `FloatTensor`
         encoded["image"] = FramesAndImages(pooler_output=images)
         return {"input_ids": input_ids, "pixel_values": None, "mm_encoder_outputs": encoded}
 
@@ -126,9 +120,6 @@ class HeadOfVideosAsImages(ParentModel):
         if ids is not None:
             arguments["input_ids"] = ids.masked_fill(ids == self.model.video_id, self.config.image_token_id)
         if joined:
-            # An entry for each token, since the parent repeats those of a prompt for its beams.
-            image = joined["mm_encoder_outputs"]["image"]
-            image.pooler_output = image.pooler_output.flatten(0, -2)[:, None]
             arguments = without(arguments, ("pixel_values",)) | {"mm_encoder_outputs": joined["mm_encoder_outputs"]}
         return super().generate(**arguments)
 
@@ -233,10 +224,17 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         is_frame = is_frame.to(pixels.device)
         frames = {name: rows[is_frame] for name, rows in tiles.items()}
         images = {name: rows[~is_frame] for name, rows in tiles.items()}
+        mask = frames.get("pixel_attention_mask")
+        if mask is not None and not mask.all():
+            raise ValueError(
+                "`pixel_attention_mask` hides pixels of frames, but must be 1 at all pixels of a video. Leave the "
+                "processor's `do_resize=True`, which makes each frame a square of the same size, or pass "
+                "`retention_ratio=1.0` without a budget."
+            )
         return (
             without(inputs, tiles)
             | ({} if is_frame.all() else self.arguments_of_tiles(images))
-            | self.arguments_of_frames(frames)
+            | {"pixel_values_videos": frames["pixel_values"]}
             | {"num_frames": torch.tensor(lengths, device=pixels.device)}
         )
 
@@ -270,20 +268,6 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         """Return the arguments by which the parent takes these tiles."""
         return tiles
 
-    def features_of_tiles(self, tokens: Tensor) -> Tensor:
-        """Return the tokens (n, dim) of images and frames in a shape that the parent's `forward` takes."""
-        # They have the shape of the parent's, if they fill whole rows.
-        of_row = self.config.tokens_per_tile if len(tokens) % self.config.tokens_per_tile == 0 else len(tokens)
-        return tokens.unflatten(0, (-1, of_row))
-
-    def arguments_of_frames(self, frames: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the arguments by which `get_video_features` takes the tiles that are frames.
-
-        Raises:
-            ValueError: if it cannot take them.
-        """
-        return {"pixel_values_videos": frames["pixel_values"]}
-
     def kinds_of(self, tokens: Tensor, inputs: dict[str, Any]) -> Tensor:
         """Return what each new token stands for. This project's processor says in `mm_token_type_ids` what is a
         frame's."""
@@ -303,43 +287,27 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
     # Encoding
     # -----------------------------------------------------------------------------------------------------------------
 
-    def video_sizes(self, pixel_values_videos: Tensor, num_frames: Tensor | None = None, **described: Any) -> list[int]:
-        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
-        return [length * self.config.tokens_per_tile for length in lengths_of(pixel_values_videos, num_frames)]
-
-    def encode_videos(
-        self,
-        pixel_values_videos: Tensor,
-        settings: CompressionSettings,
-        num_frames: Tensor | None = None,
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode the frames (F, channels, height, width) of all videos as the settings say.
+    def frames_of_videos(
+        self, pixel_values_videos: Tensor, num_frames: Tensor | None = None, **arguments: Any
+    ) -> Sequence[VideoFrames]:
+        """Return the frames of each video, as in `VideoFeaturesMixin`.
 
         Args:
+            pixel_values_videos: (F, channels, height, width) frames of all videos.
             num_frames: (num_videos,) how many frames each video has; None if all belong to one.
-
-        Returns:
-            The parent's features of all tokens, and the scored tokens of each video.
         """
-        lengths = lengths_of(pixel_values_videos, num_frames)
+        lengths, of_tile = lengths_of(pixel_values_videos, num_frames), self.config.tokens_per_tile
         check_frame_size(pixel_values_videos, self.config.vision_config)
-        of_videos = pixel_values_videos.split(lengths)
-        plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs)
-        if plan.is_one_call:
-            outputs = self.parent_video_features(
-                pixel_values_videos=pixel_values_videos, num_frames=num_frames, **kwargs
-            )
-        else:
+        grid = isqrt(of_tile), isqrt(of_tile)
+        return [
+            VideoFrames(pixels=frames, tokens_per_frame=of_tile, grid=grid)
+            for frames in pixel_values_videos.split(lengths)
+        ]
 
-            def of_chunk(runs: Sequence[Run]) -> list[Sequence[Tensor]]:
-                frames = frames_of_runs(of_videos, runs)
-                (tokens,) = self.parent_video_features(pixel_values_videos=frames, **kwargs).pooler_output
-                return [tokens.unflatten(0, (len(frames), -1)).split([len(run.frames) for run in runs])]
-
-            outputs = VidCom2VideoFeatures(pooler_output=encode_in_chunks(plan, of_chunk)[0])
-        videos, side = zip(outputs.pooler_output, lengths, strict=True), isqrt(self.config.tokens_per_tile)
-        return outputs, [VideoTokens(video.unflatten(0, (length, -1)), (side, side)) for video, length in videos]
+    def arguments_of_frames(self, chunk: Sequence[tuple[VideoFrames, Tensor]]) -> dict[str, Any]:
+        """Return the frames, and how many are of each video."""
+        frames = torch.cat([frames for _, frames in chunk])
+        return {"pixel_values_videos": frames, "num_frames": torch.tensor([len(frames) for _, frames in chunk])}
 
 
 class FrameImagesGenerationMixin(VidCom2GenerationMixin, HeadOfVideosAsImages):

@@ -9,17 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import StaticCache
 
-from ...configuration.compression_settings import CompressionSettings
-from ..encoding.video_features import (
-    ParentFeatures,
-    Run,
-    VidCom2VideoFeatures,
-    encode_in_chunks,
-    frames_of_runs,
-    plan_frames,
-)
+from ..encoding.video_features import VideoFrames
 from ..hosting.in_transformers import CACHE, check_patches, with_cache_name
-from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VidCom2ModelMixin
 from ..prompt.refusals import CHUNKS_FEATURES
@@ -32,18 +23,11 @@ class GemmaVideosMixin(VidCom2ModelMixin):
 
     frames_stand_apart = True
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # What a family overrides
-    # -----------------------------------------------------------------------------------------------------------------
-
     @property
     def patches_per_side(self) -> int:
-        """How many rows, and columns, of patches a token stands for."""
-        raise NotImplementedError
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # What they share
-    # -----------------------------------------------------------------------------------------------------------------
+        """How many rows, and columns, of patches a token stands for. Gemma 4 Unified's are merged by the processor."""
+        vision = self.config.vision_config
+        return 1 if hasattr(vision, "model_patch_size") else vision.pooling_kernel_size
 
     def _types(self, inputs: dict[str, Any]) -> Tensor | None:
         """Return the types that attention reads; None if tokens of a frame do not attend to each other, as they do in
@@ -61,15 +45,14 @@ class GemmaVideosMixin(VidCom2ModelMixin):
         check_types_on_cache(types[:, -num_new:], cache)
         return inputs | {"mm_token_type_ids": types_with_cached(types, cache, num_new)}
 
-    def encode_videos(
+    def frames_of_videos(
         self,
         pixel_values_videos: Tensor,
-        settings: CompressionSettings,
         video_position_ids: Tensor | None = None,
         num_frames_per_video: Tensor | None = None,
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode the patches of all videos, as in `VideoFeaturesMixin`.
+        **arguments: Any,
+    ) -> Sequence[VideoFrames]:
+        """Return the frames of each video, as in `VideoFeaturesMixin`.
 
         Args:
             pixel_values_videos: (F, P, 3 · patch²) patches of all frames, padded behind each frame's own.
@@ -82,46 +65,26 @@ class GemmaVideosMixin(VidCom2ModelMixin):
         grids = self._grids(pixel_values_videos, video_position_ids, num_frames_per_video)
         assert video_position_ids is not None
         check_patches(pixel_values_videos, self.config.vision_config)
-        lengths = [length for length, _, _ in grids]
-        frames = pixel_values_videos.split(lengths)
-        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
-        if plan.is_one_call:
-            outputs = self._encode_frames(pixel_values_videos, video_position_ids, lengths, **kwargs)
-        else:
-            places = video_position_ids.split(lengths)
-
-            def of_chunk(runs: Sequence[Run]) -> list[list[Tensor]]:
-                patches, places_of_runs = (frames_of_runs(each, runs) for each in (frames, places))
-                of_runs = [len(run.frames) for run in runs]
-                outputs = self._encode_frames(patches, places_of_runs, of_runs, **kwargs)
-                return [[each.unflatten(0, (n, -1)) for n, each in zip(of_runs, outputs.pooler_output)]]
-
-            outputs = VidCom2VideoFeatures(pooler_output=encode_in_chunks(plan, of_chunk)[0])
-        size = self.patches_per_side
-        return outputs, [
-            VideoTokens(video.unflatten(0, (length, -1)), (rows // size, columns // size))
-            for video, (length, rows, columns) in zip(outputs.pooler_output, grids, strict=True)
+        size, lengths = self.patches_per_side, [length for length, _, _ in grids]
+        return [
+            VideoFrames(
+                pixels=pixels,
+                tokens_per_frame=rows * columns // size**2,
+                grid=(rows // size, columns // size),
+                described=places[:1],  # alike in all frames
+            )
+            for pixels, places, (_, rows, columns) in zip(
+                pixel_values_videos.split(lengths), video_position_ids.split(lengths), grids
+            )
         ]
 
-    def _encode_frames(self, patches: Tensor, places: Tensor, lengths: Sequence[int], **kwargs: Any) -> ParentFeatures:
-        """Return the parent's features of videos of these lengths, from the patches of all their frames, and the
-        columns and rows of these."""
-        num_frames = torch.tensor(lengths)
-        return self.parent_video_features(
-            pixel_values_videos=patches, video_position_ids=places, num_frames_per_video=num_frames, **kwargs
-        )
-
-    def video_sizes(
-        self,
-        pixel_values_videos: Tensor,
-        video_position_ids: Tensor | None = None,
-        num_frames_per_video: Tensor | None = None,
-        **described: Any,
-    ) -> list[int]:
-        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
-        size = self.patches_per_side
-        grids = self._grids(pixel_values_videos, video_position_ids, num_frames_per_video)
-        return [length * rows * columns // size**2 for length, rows, columns in grids]
+    def arguments_of_frames(self, chunk: Sequence[tuple[VideoFrames, Tensor]]) -> dict[str, Any]:
+        """Return the frames' patches, with the columns and rows of these."""
+        return {
+            "pixel_values_videos": torch.cat([frames for _, frames in chunk]),
+            "video_position_ids": torch.cat([video.described.expand(len(frames), -1, -1) for video, frames in chunk]),
+            "num_frames_per_video": torch.tensor([len(frames) for _, frames in chunk]),
+        }
 
     def _grids(self, patches: Tensor, places: Tensor | None, num_frames: Tensor | None) -> list[Grid]:
         """Return the frames of each video, and their rows and columns of patches. The device is read twice.

@@ -9,18 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings
-from ..encoding.video_features import (
-    FramePlan,
-    ParentFeatures,
-    Run,
-    VidCom2VideoFeatures,
-    encode_in_chunks,
-    frames_of_runs,
-    plan_frames,
-)
+from ..encoding.video_features import VideoFrames
 from ..hosting.in_transformers import check_frame_size
-from ..methods.compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
 
 
@@ -43,8 +33,12 @@ class VideoLayout:
         return self.num_frames * self.side**2
 
     @property
+    def placeholders_per_frame(self) -> int:
+        return self.side**2
+
+    @property
     def num_placeholders(self) -> int:
-        return self.num_tokens + self.ends_with_newline
+        return self.num_frames * self.placeholders_per_frame + self.ends_with_newline
 
     def placeholders_of(self, indices: Tensor) -> Tensor:
         """Return the placeholders of scored tokens."""
@@ -67,81 +61,26 @@ class LlavaVideosMixin(VidCom2ModelMixin):
         """Return how a video's tokens stand in the prompt, if its frames are squares of `size` × `size` pixels."""
         raise NotImplementedError
 
-    def tokens_of_patches(self, states: Tensor) -> Tensor:
-        """Turn the tower's states (F, patches, V) into tokens (F, placeholders of a frame, dim), as the parent does."""
-        return self.apply_pooling(self.multi_modal_projector(states))
-
     def features_for_parent(self, features: Sequence[Tensor]) -> Any:
         """Return the kept tokens of all videos as if they were one: the parent flattens its batch of videos anyway."""
         return torch.cat(tuple(features))[None]
 
-    def encode_videos(
-        self,
-        pixel_values_videos: Tensor,
-        settings: CompressionSettings,
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode the pixels (num_videos, num_frames, channels, height, width) as the settings say.
-
-        Returns:
-            The parent's features of all tokens, and the scored tokens of each video.
-        """
+    def frames_of_videos(self, pixel_values_videos: Tensor, **arguments: Any) -> Sequence[VideoFrames]:
+        """Return the frames of the pixels (num_videos, num_frames, channels, height, width)."""
         _check_shape(pixel_values_videos)
-        if not kwargs.get("interpolate_pos_encoding"):
+        if not arguments.get("interpolate_pos_encoding"):
             check_frame_size(pixel_values_videos, self.config.vision_config)
-        of_videos, layout = pixel_values_videos.unbind(), self._layout(pixel_values_videos)
-        partial = self.partial_encoding(pixel_values_videos, settings, kwargs)
-        plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs, partial)
-        if plan.is_one_call and partial is None:
-            outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
-        else:
-            outputs = self._encode_in_chunks(pixel_values_videos, plan, partial, layout.ends_with_newline, **kwargs)
-        grid = layout.side, layout.side
-        return outputs, [VideoTokens(layout.frames_of(each), grid, layout=layout) for each in outputs.pooler_output]
+        layout = self.layout_of(self.config, pixel_values_videos.shape[1], pixel_values_videos.shape[-1])
+        side, end = layout.side, self.image_newline if layout.ends_with_newline else None
+        return [
+            VideoFrames(pixels=video, tokens_per_frame=side**2, grid=(side, side), layout=layout, end=end)
+            for video in pixel_values_videos
+        ]
 
-    def video_sizes(self, pixel_values_videos: Tensor, **described: Any) -> list[int]:
-        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
-        _check_shape(pixel_values_videos)
-        return [self._layout(pixel_values_videos).num_tokens] * len(pixel_values_videos)
-
-    def _layout(self, pixel_values_videos: Tensor) -> VideoLayout:
-        return self.layout_of(self.config, pixel_values_videos.shape[1], pixel_values_videos.shape[-1])
-
-    def _encode_in_chunks(
-        self, pixel_values_videos: Tensor, plan: FramePlan, partial: Any, ends_with_newline: bool, **kwargs: Any
-    ) -> ParentFeatures:
-        """Return the parent's features of videos, but for the tower's output. Encode one chunk of frames at a time, and
-        of each frame only a part, unless `partial` is None."""
-        layers, strategy = self._read_layers(**kwargs)
-        end = -1 if ends_with_newline else None
-
-        def of_chunk(runs: Sequence[Run]) -> list[Sequence[Tensor]]:
-            frames = frames_of_runs(pixel_values_videos.unbind(), runs)
-            if partial is None:
-                (video,) = self.parent_video_features(pixel_values_videos=frames[None], **kwargs).pooler_output
-                tokens = video[:end].unflatten(0, (len(frames), -1))
-            else:
-                states = partial.states(runs, frames, layers)
-                # As the parent does, `"default"` leaves out the first state, which is the class token's.
-                tokens = self.tokens_of_patches(states[:, 1:] if strategy == "default" else states)
-            return [tokens.split([len(run.frames) for run in runs])]
-
-        (videos,) = encode_in_chunks(plan, of_chunk, rows_after=int(ends_with_newline))
-        if ends_with_newline:
-            for video in videos:
-                video[-1] = self.image_newline
-        return VidCom2VideoFeatures(pooler_output=videos)
-
-    def _read_layers(
-        self,
-        vision_feature_layer: int | list[int] | None = None,
-        vision_feature_select_strategy: str | None = None,
-        **kwargs: Any,
-    ) -> tuple[Sequence[int], str]:
-        """Return the layers of the tower whose states the parent reads, and its strategy for selecting among these."""
-        layers = self.config.vision_feature_layer if vision_feature_layer is None else vision_feature_layer
-        strategy = vision_feature_select_strategy or self.config.vision_feature_select_strategy
-        return [layers] if isinstance(layers, int) else layers, strategy
+    def arguments_of_frames(self, chunk: Sequence[tuple[VideoFrames, Tensor]]) -> dict[str, Any]:
+        """Return the frames as if they were one video's, since the parent takes only videos of one length."""
+        parts = [pixels for _, pixels in chunk]
+        return {"pixel_values_videos": (parts[0] if len(parts) == 1 else torch.cat(parts))[None]}
 
 
 def _check_shape(pixel_values_videos: Tensor) -> None:

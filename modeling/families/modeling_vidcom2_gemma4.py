@@ -23,10 +23,6 @@ class VidCom2Gemma4Model(GemmaVideosMixin, Gemma4Model):
 
     config: VidCom2Gemma4Config
 
-    @property
-    def patches_per_side(self) -> int:
-        return self.config.vision_config.pooling_kernel_size
-
 
 class VidCom2Gemma4ForConditionalGeneration(GemmaGenerationMixin, Gemma4ForConditionalGeneration):
     """Gemma 4 that keeps only the distinctive tokens of each video. The weights stay the same.

@@ -24,10 +24,6 @@ class VidCom2Gemma4UnifiedModel(GemmaVideosMixin, Gemma4UnifiedModel):
 
     config: VidCom2Gemma4UnifiedConfig
 
-    @property
-    def patches_per_side(self) -> int:
-        return 1
-
 
 class VidCom2Gemma4UnifiedForConditionalGeneration(GemmaGenerationMixin, Gemma4UnifiedForConditionalGeneration):
     """Gemma 4 Unified that keeps only the distinctive tokens of each video. The weights stay the same.

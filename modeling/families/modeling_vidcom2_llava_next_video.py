@@ -11,8 +11,7 @@ from torch import Tensor
 from transformers import LlavaNextVideoForConditionalGeneration, LlavaNextVideoModel
 
 from ...configuration.configuration_vidcom2_llava_next_video import VidCom2LlavaNextVideoConfig
-from ..encoding.video_features import ParentFeatures
-from ..methods.compression import VideoTokens
+from ..encoding.video_features import ParentFeatures, VideoFrames
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .llava_videos import LlavaVideosMixin, VideoLayout
 
@@ -34,12 +33,8 @@ class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
         """Return the layout of frames whose rows the parent pools from the tower's rows of patches."""
         return VideoLayout(num_frames, size // config.vision_config.patch_size // config.spatial_pool_stride)
 
-    def tokens_of_patches(self, states: Tensor) -> Tensor:
-        """Pool the tower's states of the patches, then project them."""
-        return self.multi_modal_projector(self.vision_resampler(states))
-
-    def encode_videos(self, pixel_values_videos: Tensor, **kwargs: Any) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode videos, as in `LlavaVideosMixin`.
+    def frames_of_videos(self, pixel_values_videos: Tensor, **arguments: Any) -> Sequence[VideoFrames]:
+        """Return the frames of each video, as in `LlavaVideosMixin`.
 
         Raises:
             ValueError: also if frames are not square or their class token stays, since the parent pools a frame's
@@ -51,13 +46,13 @@ class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
                 f"`pixel_values_videos` has frames of {height} × {width} pixels, but LLaVA-NeXT-Video can only pool "
                 "the patches of square frames. Leave the cropping of the checkpoint's processor on."
             )
-        strategy = kwargs.get("vision_feature_select_strategy") or self.config.vision_feature_select_strategy
+        strategy = arguments.get("vision_feature_select_strategy") or self.config.vision_feature_select_strategy
         if strategy == "full" and hasattr(self.vision_tower.embeddings, "class_embedding"):
             raise ValueError(
                 "`vision_feature_select_strategy` is 'full', but the vision tower has a class token, which cannot be "
                 "pooled with the patches of a video. Pass 'default', which leaves it out."
             )
-        return super().encode_videos(pixel_values_videos, **kwargs)
+        return super().frames_of_videos(pixel_values_videos, **arguments)
 
     def parent_video_features(self, **kwargs: Any) -> ParentFeatures:
         """Return the parent's features of videos, with one (tokens, dim) entry of `pooler_output` per video.

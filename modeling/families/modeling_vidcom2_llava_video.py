@@ -51,8 +51,8 @@ class RowsLayout(VideoLayout):
     kept_newlines: str = "all"
 
     @property
-    def num_placeholders(self) -> int:
-        return self.num_tokens + self.num_frames * self.side
+    def placeholders_per_frame(self) -> int:
+        return self.side * (self.side + 1)
 
     def placeholders_of(self, indices: Tensor) -> Tensor:
         return indices + indices // self.side

@@ -13,8 +13,8 @@ from transformers import MiniCPMV4_6ForConditionalGeneration, MiniCPMV4_6Model
 
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6Config
-from ..encoding.video_features import ParentFeatures, Run, VidCom2VideoFeatures, encode_in_chunks, plan_frames
-from ..methods.compression import VideoCompression, VideoTokens
+from ..encoding.video_features import ParentFeatures, VideoFrames
+from ..methods.compression import VideoCompression
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VidCom2ModelMixin
 from .linear_attention import LinearAttentionMixin
@@ -75,17 +75,16 @@ class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByT
         lengths = torch.tensor([len(video) for video in videos])
         return inputs | {"num_frames_per_video": lengths, "num_patches_per_frame": torch.tensor(tiles)}
 
-    def encode_videos(
+    def frames_of_videos(
         self,
         pixel_values_videos: Tensor,
-        settings: CompressionSettings,
         downsample_mode: str | None = None,
         target_sizes_videos: Tensor | None = None,
         num_frames_per_video: Tensor | None = None,
         num_patches_per_frame: Tensor | None = None,
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode the patches of all videos, as in `VideoFeaturesMixin`.
+        **arguments: Any,
+    ) -> Sequence[VideoFrames]:
+        """Return the frames of each video, as in `VideoFeaturesMixin`.
 
         Args:
             pixel_values_videos: (1, channels, patch size, patches · patch size), tile after tile.
@@ -102,47 +101,33 @@ class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByT
         self._check_tiles(videos, side)
         patch = self.config.vision_config.patch_size
         pixels = pixel_values_videos[0].split([video.length * video.patches * patch for video in videos], dim=-1)
-        frames = [  # (T, channels, patch size, patches · patch size)
-            of_video.unflatten(-1, (video.length, -1)).movedim(-2, 0) for of_video, video in zip(pixels, videos)
-        ]
-        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
-        if plan.is_one_call:
-            outputs = self._encode_frames(pixel_values_videos, videos, downsample_mode=downsample_mode, **kwargs)
-        else:
-
-            def of_chunk(runs: Sequence[Run]) -> list[list[Tensor]]:
-                chosen = [frames[run.video][list(run.frames)].movedim(0, -2).flatten(-2) for run in runs]
-                of_runs = [PackedVideo(len(run.frames), videos[run.video].tiles) for run in runs]
-                chosen = torch.cat(chosen, dim=-1)[None]
-                outputs = self._encode_frames(chosen, of_runs, downsample_mode=downsample_mode, **kwargs)
-                return [[each.unflatten(0, (run.length, -1)) for each, run in zip(outputs.pooler_output, of_runs)]]
-
-            outputs = VidCom2VideoFeatures(pooler_output=encode_in_chunks(plan, of_chunk)[0])
-        scored = []
-        for features, video in zip(outputs.pooler_output, videos, strict=True):
+        found = []
+        for of_video, video in zip(pixels, videos, strict=True):
             (rows, columns), *slices = video.tiles
-            grid = None if slices else (rows // side, columns // side)
-            scored.append(VideoTokens(features.unflatten(0, (video.length, -1)), grid))
-        return outputs, scored
+            found.append(
+                VideoFrames(  # (T, channels, patch size, patches · patch size)
+                    pixels=of_video.unflatten(-1, (video.length, -1)).movedim(-2, 0),
+                    tokens_per_frame=video.patches // side**2,
+                    grid=None if slices else (rows // side, columns // side),
+                    described=video.tiles,
+                )
+            )
+        return found
 
-    def video_sizes(
-        self,
-        pixel_values_videos: Tensor,
-        downsample_mode: str | None = None,
-        target_sizes_videos: Tensor | None = None,
-        num_frames_per_video: Tensor | None = None,
-        num_patches_per_frame: Tensor | None = None,
-        **described: Any,
-    ) -> list[int]:
-        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
-        videos = self._videos(pixel_values_videos, target_sizes_videos, num_frames_per_video, num_patches_per_frame)
-        side = self._side(downsample_mode)
-        self._check_tiles(videos, side)
-        return [video.length * video.patches // side**2 for video in videos]
+    def arguments_of_frames(self, chunk: Sequence[tuple[VideoFrames, Tensor]]) -> dict[str, Any]:
+        """Return the frames' pixels, packed, and the arguments that describe their tiles."""
+        pixels = torch.cat([frames.movedim(0, -2).flatten(-2) for _, frames in chunk], dim=-1)[None]
+        videos = [PackedVideo(len(frames), video.described) for video, frames in chunk]
+        return {"pixel_values_videos": pixels, **layout_of(videos, pixels)}
 
-    def _encode_frames(self, pixels: Tensor, videos: Sequence[PackedVideo], **kwargs: Any) -> ParentFeatures:
-        """Return the parent's features of videos."""
-        return self.parent_video_features(pixel_values_videos=pixels, **layout_of(videos, pixels), **kwargs)
+    def parent_video_features(self, **kwargs: Any) -> ParentFeatures:
+        """Return the parent's features, with an entry for each video. All frames are one video's if no numbers say
+        otherwise."""
+        if kwargs.get("num_frames_per_video") is None:
+            tiles = kwargs.get("num_patches_per_frame")
+            frames = kwargs["target_sizes_videos"] if tiles is None else tiles
+            kwargs["num_frames_per_video"] = torch.tensor([len(frames)])
+        return super().parent_video_features(**kwargs)
 
     def _side(self, downsample_mode: str | None) -> int:
         """Return how many rows, and columns, of patches a token stands for."""

@@ -47,21 +47,6 @@ class VidCom2SmolVLMModel(FrameImagesModelMixin, SmolVLMModel):
         # A tile a row: so the features have an entry for each, which `generate` repeats prompt by prompt.
         return {name: rows[:, None] for name, rows in tiles.items()}
 
-    def arguments_of_frames(self, frames: dict[str, Tensor]) -> dict[str, Tensor]:
-        mask = frames.get("pixel_attention_mask")
-        if mask is not None and not mask.all():
-            raise ValueError(
-                "`pixel_attention_mask` hides pixels of frames, but must be 1 at all pixels of a video. Leave the "
-                "processor's `do_resize=True`, which makes each frame a square of the same size, or pass "
-                "`retention_ratio=1.0` without a budget."
-            )
-        return super().arguments_of_frames(frames)
-
-    def features_of_tiles(self, tokens: Tensor) -> Tensor:
-        # Transformers 5.19 fills the placeholders in blocks of as many tokens, which those of a compressed prompt are
-        # not: here a block is one token.
-        return tokens[:, None]
-
 
 class VidCom2SmolVLMForConditionalGeneration(FrameImagesGenerationMixin, SmolVLMForConditionalGeneration):
     """SmolVLM that keeps only the distinctive tokens of each video. The weights stay the same.

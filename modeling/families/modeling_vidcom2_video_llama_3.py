@@ -10,18 +10,9 @@ import torch
 from torch import Tensor
 from transformers import VideoLlama3ForConditionalGeneration, VideoLlama3Model
 
-from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_video_llama_3 import VidCom2VideoLlama3Config
-from ..encoding.video_features import (
-    ParentFeatures,
-    Run,
-    VidCom2VideoFeatures,
-    encode_in_chunks,
-    frames_of_runs,
-    plan_frames,
-)
+from ..encoding.video_features import ParentFeatures, VideoFrames
 from ..hosting.in_transformers import check_patches
-from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VidCom2ModelMixin
 
@@ -45,16 +36,16 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
     frames_stand_apart = True
     video_arguments = ("video_compression_mask",)
 
-    def encode_videos(
+    def frames_of_videos(
         self,
         pixel_values_videos: Tensor,
-        settings: CompressionSettings,
         video_grid_thw: Tensor | None = None,
         video_merge_sizes: Tensor | None = None,
         video_compression_mask: Tensor | None = None,
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode the patches of all videos, as in `VideoFeaturesMixin`.
+        **arguments: Any,
+    ) -> Sequence[VideoFrames]:
+        """Return the frames of each video, as in `VideoFeaturesMixin`. All tokens of a frame are scored, also those
+        that the processor left out of the prompt.
 
         Args:
             pixel_values_videos: (Σ t·h·w, 3 · patch²) patches of all videos.
@@ -69,37 +60,30 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
         masks = _masks(video_compression_mask, grids)
         check_patches(pixel_values_videos, self.config.vision_config)
         of_videos = pixel_values_videos.split([t * h * w for t, h, w, _ in grids])
-        frames = [video.unflatten(0, (t, -1)) for video, (t, _, _, _) in zip(of_videos, grids)]
-        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
-        if plan.is_one_call:
-            outputs = self._encode_frames(pixel_values_videos, grids, **kwargs)
-        else:
-
-            def of_chunk(runs: Sequence[Run]) -> list[list[Tensor]]:
-                patches = torch.cat([frames_of_runs(frames, [run]).flatten(0, 1) for run in runs])
-                of_runs = [(len(run.frames), *grids[run.video][1:]) for run in runs]
-                outputs = self._encode_frames(patches, of_runs, **kwargs)
-                return [[each.unflatten(0, (t, -1)) for each, (t, *_) in zip(outputs.pooler_output, of_runs)]]
-
-            outputs = VidCom2VideoFeatures(pooler_output=encode_in_chunks(plan, of_chunk)[0])
-        return outputs, [
-            VideoTokens(
-                video.unflatten(0, (t, -1)), (h // size, w // size), None if mask is None else mask.to(video.device)
+        return [
+            VideoFrames(
+                pixels=patches.unflatten(0, (t, -1)),
+                tokens_per_frame=h * w // size**2,
+                grid=(h // size, w // size),
+                in_prompt=mask,
+                described=(h, w, size),
             )
-            for video, (t, h, w, size), mask in zip(outputs.pooler_output, grids, masks, strict=True)
+            for patches, (t, h, w, size), mask in zip(of_videos, grids, masks, strict=True)
         ]
 
-    def video_sizes(
-        self,
-        pixel_values_videos: Tensor,
-        video_grid_thw: Tensor | None = None,
-        video_merge_sizes: Tensor | None = None,
-        **described: Any,
-    ) -> list[int]:
-        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`, with those that the processor left
-        out of the prompt."""
-        grids = _checked_grids(pixel_values_videos, video_grid_thw, video_merge_sizes)
-        return [t * h * w // size**2 for t, h, w, size in grids]
+    def arguments_of_frames(self, chunk: Sequence[tuple[VideoFrames, Tensor]]) -> dict[str, Any]:
+        """Return the frames' patches, the grids of these, and how many make a token."""
+        patches = torch.cat([frames.flatten(0, 1) for _, frames in chunk])
+        numbers = torch.tensor([[len(frames), *video.described] for video, frames in chunk], device=patches.device)
+        return {
+            "pixel_values_videos": patches,
+            "video_grid_thw": numbers[:, :3],
+            "video_merge_sizes": numbers[:, 3],
+        }
+
+    def parent_video_features(self, *, video_compression_mask: Any = None, **kwargs: Any) -> ParentFeatures:
+        """Call the parent, which encodes all tokens, without the mask."""
+        return super().parent_video_features(**kwargs)
 
     def with_placeholders(self, features: Sequence[Tensor], inputs: dict[str, Any]) -> Sequence[Tensor]:
         """Return those of the videos' features (T·M, dim) that have a placeholder in the prompt."""
@@ -109,16 +93,6 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
         _check_length(mask, sum(lengths))
         of_videos = mask.to(features[0].device).split(lengths)
         return tuple(video[stays] for video, stays in zip(features, of_videos))
-
-    def _encode_frames(self, patches: Tensor, grids: Sequence[Grid], **kwargs: Any) -> ParentFeatures:
-        """Return the parent's features of videos with these grids."""
-        *sizes, merge_sizes = torch.tensor(grids, device=patches.device).unbind(dim=1)
-        return self.parent_video_features(
-            pixel_values_videos=patches,
-            video_grid_thw=torch.stack(sizes, dim=1),
-            video_merge_sizes=merge_sizes,
-            **kwargs,
-        )
 
 
 def _checked_grids(patches: Tensor, video_grid_thw: Tensor | None, merge_sizes: Tensor | None) -> list[Grid]:

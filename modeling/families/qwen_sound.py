@@ -9,7 +9,7 @@ from torch import Tensor
 from ...configuration.compression_settings import CompressionSettings
 from ..encoding.video_features import ParentFeatures
 from ..hosting.in_transformers import is_2d
-from ..methods.compression import VideoCompression, VideoTokens
+from ..methods.compression import VideoCompression
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .qwen_videos import QwenVideoModelMixin
 
@@ -21,17 +21,12 @@ class QwenSoundModelMixin(QwenVideoModelMixin):
 
     video_arguments = ("video_group_sizes",)
 
-    def encode_videos(
-        self,
-        pixel_values_videos: Tensor,
-        *,
-        video_second_per_grid: Any = None,
-        video_group_sizes: Any = None,
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode the patches of all videos, as in `QwenVideoModelMixin`. The tower does not read the times of frames
-        and the sizes of groups, which callers may pass with the videos."""
-        return super().encode_videos(pixel_values_videos, **kwargs)
+    def parent_video_features(
+        self, *, video_second_per_grid: Any = None, video_group_sizes: Any = None, **kwargs: Any
+    ) -> ParentFeatures:
+        """Call the parent without the times of frames and the sizes of groups, which callers may pass with the videos,
+        and which the tower does not read."""
+        return super().parent_video_features(**kwargs)
 
     def with_videos(self, inputs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
         """Return the arguments of a call as they are. Raise a ValueError on images or videos beside embeddings, whose

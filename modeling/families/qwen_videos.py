@@ -10,18 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...configuration.compression_settings import CompressionSettings
-from ..encoding.video_features import (
-    FramePlan,
-    ParentFeatures,
-    Run,
-    VidCom2VideoFeatures,
-    encode_in_chunks,
-    frames_of_runs,
-    plan_frames,
-)
+from ..encoding.video_features import VideoFrames
 from ..hosting.in_transformers import check_patches
-from ..methods.compression import VideoTokens
 from ..prompt.prompt_compression import IMAGE, VIDEO, VidCom2ModelMixin
 
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
@@ -38,14 +28,10 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
 
     uses_mrope = True
 
-    def encode_videos(
-        self,
-        pixel_values_videos: Tensor,
-        settings: CompressionSettings,
-        video_grid_thw: Tensor | None = None,
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """Encode the patches of all videos, as in `VideoFeaturesMixin`.
+    def frames_of_videos(
+        self, pixel_values_videos: Tensor, video_grid_thw: Tensor | None = None, **arguments: Any
+    ) -> Sequence[VideoFrames]:
+        """Return the frames of each video, as in `VideoFeaturesMixin`.
 
         Args:
             pixel_values_videos: (Σ t·h·w, values) patches of all videos, each with all its values: channels · patch² of
@@ -57,57 +43,22 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
         """
         grids = _checked_grids(pixel_values_videos, video_grid_thw)
         check_patches(pixel_values_videos.flatten(1), self.config.vision_config)
-        assert video_grid_thw is not None
-        frames = _frames_of_videos(pixel_values_videos, grids)
-        partial = self.partial_encoding(pixel_values_videos, settings, kwargs, video_grid_thw=video_grid_thw)
-        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs, partial)
-        if plan.is_one_call and partial is None:
-            outputs = self.parent_video_features(
-                pixel_values_videos=pixel_values_videos, video_grid_thw=video_grid_thw, **kwargs
-            )
-        else:
-            outputs = self._encode_in_chunks(frames, video_grid_thw, plan, partial, **kwargs)
         size = self.config.vision_config.spatial_merge_size
-        return outputs, [
-            VideoTokens(video.unflatten(0, (t, -1)), (h // size, w // size))
-            for video, (t, h, w) in zip(outputs.pooler_output, grids, strict=True)
+        return [
+            VideoFrames(
+                pixels=patches.unflatten(0, (t, h * w)),
+                tokens_per_frame=h * w // size**2,
+                grid=(h // size, w // size),
+                described=(h, w),
+            )
+            for patches, (t, h, w) in zip(pixel_values_videos.split([t * h * w for t, h, w in grids]), grids)
         ]
 
-    def video_sizes(
-        self, pixel_values_videos: Tensor, video_grid_thw: Tensor | None = None, **described: Any
-    ) -> list[int]:
-        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
-        size = self.config.vision_config.spatial_merge_size
-        return [t * h * w // size**2 for t, h, w in _checked_grids(pixel_values_videos, video_grid_thw)]
-
-    def _encode_in_chunks(
-        self,
-        videos: Sequence[Tensor],
-        video_grid_thw: Tensor,
-        plan: FramePlan,
-        partial: Any,
-        **kwargs: Any,
-    ) -> ParentFeatures:
-        """Return the parent's features of videos, but encode the patches (t, h·w, ...) of each a few frames at a time,
-        and of these only a part, unless `partial` is None. The tower's own output is left out."""
-        grids = video_grid_thw.tolist()
-
-        def of_chunk(runs: Sequence[Run]) -> list[list[Tensor]]:
-            patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
-            grid = video_grid_thw.new_tensor([[len(run.frames), *grids[run.video][1:]] for run in runs])
-            if partial is not None:
-                return partial.features(patches, grid, runs, **kwargs)
-            outputs = self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grid, **kwargs)
-            return [
-                [each.unflatten(0, (len(run.frames), -1)) for run, each in zip(runs, of_runs, strict=True)]
-                for of_runs in (outputs.pooler_output, *(outputs.get("deepstack_features") or ()))
-            ]
-
-        tokens, *layers = encode_in_chunks(plan, of_chunk)
-        has_layers = hasattr(self.visual, "deepstack_merger_list")  # what each of the first decoder layers adds
-        return VidCom2VideoFeatures(
-            pooler_output=tokens, deepstack_features=list(map(tuple, layers)) if has_layers else None
-        )
+    def arguments_of_frames(self, chunk: Sequence[tuple[VideoFrames, Tensor]]) -> dict[str, Any]:
+        """Return the frames' patches, and the grids of these."""
+        patches = torch.cat([frames.flatten(0, 1) for _, frames in chunk])
+        grids = [[len(frames), *video.described] for video, frames in chunk]
+        return {"pixel_values_videos": patches, "video_grid_thw": torch.tensor(grids, device=patches.device)}
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
         """Return the parent's positions of the full prompt, counted from `start`, and that of a text token after it.
@@ -179,12 +130,6 @@ def _checked_grids(patches: Tensor, video_grid_thw: Tensor | None) -> list[tuple
             "Pass both as the processor returned them."
         )
     return grids
-
-
-def _frames_of_videos(patches: Tensor, grids: Sequence[tuple[int, int, int]]) -> list[Tensor]:
-    """Return the patches (Σ t·h·w, ...) of all videos as (t, h·w, ...) of each."""
-    of_videos = patches.split([t * h * w for t, h, w in grids])
-    return [video.unflatten(0, (t, h * w)) for video, (t, h, w) in zip(of_videos, grids, strict=True)]
 
 
 def _length(entries: Any) -> int:

@@ -6,16 +6,21 @@ families two, which share their tokens.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings, function_of
+from ...configuration.compression_settings import (
+    COMPRESSION_METHODS,
+    CompressionMethod,
+    CompressionSettings,
+    Count,
+)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Numbers of tokens
@@ -267,7 +272,31 @@ def keeping(num_kept: int, num_tokens: int, settings: CompressionSettings) -> Co
     )
 
 
+Compress: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
 Result = TypeVar("Result")
+
+
+def own_method(
+    name: str, *, settings: Sequence[str] = (), count: Count, compiles: bool = False
+) -> Callable[[Compress], Compress]:
+    """Make a function of this project selectable as `compression_method=name`.
+
+    The form is that of a user's `register_compression_method`, but the function is trusted: it is called at
+    `retention_ratio=1.0` too, for its scores, and what it returns is not checked.
+
+    Args:
+        settings: names of the settings that it reads, besides `retention_ratio`.
+        count: returns how many tokens it keeps, from T, M and R, unless frame budgets are rounded.
+        compiles: whether it compiles into one graph when K depends on sizes alone.
+    """
+
+    def register(function: Compress) -> Compress:
+        COMPRESSION_METHODS[name] = CompressionMethod(
+            name=name, settings=tuple(settings), function=function, own=True, count=count, compiles=compiles
+        )
+        return function
+
+    return register
 
 
 def within_budget(
@@ -321,7 +350,6 @@ def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_f
             count returns no number of tokens.
     """
     method = COMPRESSION_METHODS[settings.compression_method]
-    function_of("compression_method", method.name)  # which is refused if it is not here
     by_sizes, count = method.keeps_by_sizes(settings.compression_rounding), method.count
     if count is None or not by_sizes:
         remedy = "Register it with `count=...`" if by_sizes else 'Set the rounding to "exact"'
@@ -356,8 +384,8 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
     Otherwise each number would break the graph, so all of it runs outside.
 
     Raises:
-        ValueError: if the video has no tokens, if the method is not here or keeps more tokens than `max_video_tokens`,
-            or if what a user's method returns is no compression of the video.
+        ValueError: if the video has no tokens, if the method keeps more tokens than `max_video_tokens`, or if what a
+            user's method returns is no compression of the video.
     """
     method = COMPRESSION_METHODS[settings.compression_method]
     if method.compiles and method.keeps_by_sizes(settings.compression_rounding):
@@ -391,7 +419,8 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
 
 def _by_ratio(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Compress at the ratio of the settings, whatever their budget."""
-    compression = function_of("compression_method", settings.compression_method)(video, settings)
+    method: Any = COMPRESSION_METHODS[settings.compression_method].function
+    compression = method(video, settings)
     return all_of(video, compression) if settings.retention_ratio == 1.0 else compression
 
 

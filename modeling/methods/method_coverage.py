@@ -29,13 +29,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings, own_method
-from .compression import (
-    VideoCompression,
-    VideoTokens,
-    exact_total,
-    most_unique_tokens_of_video,
-)
+from ...configuration.compression_settings import CompressionSettings
+from .compression import VideoCompression, VideoTokens, exact_total, most_unique_tokens_of_video, own_method
 
 TIME_WEIGHT = 2.0  # of a whole video's length, in mean distances of two tokens
 SKETCH = 256  # channels in which wide tokens are compared
@@ -43,7 +38,7 @@ EPSILON = 1e-12  # the least length by which a token is divided
 LEAST_VARIETY = 1e-3  # a video whose tokens are more alike than this shows the same everywhere but for noise
 
 
-@own_method("compression_method", "coverage", count=exact_total)
+@own_method("coverage", count=exact_total)  # As a graph, it would have thousands of steps.
 def coverage(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the tokens that cover the video best."""
     num_frames, tokens_per_frame, _ = video.tokens.shape

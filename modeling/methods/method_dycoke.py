@@ -36,13 +36,14 @@ import math
 
 import torch
 
-from ...configuration.compression_settings import CompressionSettings, own_method
+from ...configuration.compression_settings import CompressionSettings
 from .compression import (
     REMAINDER_NOISE,
     TooFewTokensError,
     VideoCompression,
     VideoTokens,
     most_unique_tokens,
+    own_method,
 )
 from .temporal_uniqueness import temporal_uniqueness
 
@@ -70,7 +71,7 @@ def dycoke_total(num_frames: int, tokens_per_frame: int, retention_ratio: float)
     return total
 
 
-@own_method("compression_method", "dycoke", count=dycoke_total)
+@own_method("dycoke", count=dycoke_total, compiles=True)
 def dycoke(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the first frame of each window, and in the others the tokens least similar to the frame compared with.
 

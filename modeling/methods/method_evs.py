@@ -20,13 +20,8 @@ frames depends on the content, and a frame may keep nothing.
 
 import math
 
-from ...configuration.compression_settings import CompressionSettings, own_method
-from .compression import (
-    REMAINDER_NOISE,
-    VideoCompression,
-    VideoTokens,
-    most_unique_tokens_of_video,
-)
+from ...configuration.compression_settings import CompressionSettings
+from .compression import REMAINDER_NOISE, VideoCompression, VideoTokens, most_unique_tokens_of_video, own_method
 from .temporal_uniqueness import temporal_uniqueness
 
 
@@ -35,7 +30,7 @@ def evs_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) ->
     return max(tokens_per_frame, math.floor(retention_ratio * num_frames * tokens_per_frame + REMAINDER_NOISE))
 
 
-@own_method("compression_method", "evs", count=evs_total)
+@own_method("evs", count=evs_total, compiles=True)
 def evs(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the first frame's tokens, then those of the whole video that are most unlike the one before them."""
     num_frames, tokens_per_frame, _ = video.tokens.shape

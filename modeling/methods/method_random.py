@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings, own_method
-from .compression import VideoCompression, VideoTokens, exact_total, most_unique_tokens
+from ...configuration.compression_settings import CompressionSettings
+from .compression import VideoCompression, VideoTokens, exact_total, most_unique_tokens, own_method
 from .method_vidcom2 import frame_budgets
 
 
-@own_method("compression_method", "random", count=exact_total)
+# It does not compile, since a graph cannot create a random generator.
+@own_method("random", settings=("compression_rounding",), count=exact_total)
 def random_tokens(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep random tokens, under the same budget for each frame. The choice is the same in every call."""
     u = random_scores(video.tokens)

@@ -14,11 +14,11 @@ one in a tie; a single frame is the first. Content plays no part, neither in the
 
 import torch
 
-from ...configuration.compression_settings import CompressionSettings, own_method
-from .compression import VideoCompression, VideoTokens, exact_total
+from ...configuration.compression_settings import CompressionSettings
+from .compression import VideoCompression, VideoTokens, exact_total, own_method
 
 
-@own_method("compression_method", "uniform_frames", count=exact_total)
+@own_method("uniform_frames", count=exact_total, compiles=True)
 def uniform_frames(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep ⌈K/M⌉ evenly spaced frames, the last of them in part if K is no multiple of M."""
     num_frames, tokens_per_frame, _ = video.tokens.shape

@@ -41,12 +41,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ...configuration.compression_settings import CompressionSettings, own_method
+from ...configuration.compression_settings import CompressionSettings
 from .compression import (
     VideoCompression,
     VideoTokens,
     in_float64,
     most_unique_tokens,
+    own_method,
     shares_of_total,
     whole_and_remainders,
 )
@@ -61,7 +62,7 @@ def vcast_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) 
     return max(num_frames, round(retention_ratio * num_frames * tokens_per_frame))
 
 
-@own_method("compression_method", "vcast", count=vcast_total)
+@own_method("vcast", settings=("compression_scoring",), count=vcast_total, compiles=True)
 def vcast(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep more tokens of the frames at which the video turns, and in each frame its most unusual and longest ones."""
     norms, finite, means = frame_means(video.tokens)

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings, own_method
+from ...configuration.compression_settings import OF_SOME_COMPRESSION_METHODS, CompressionSettings
 from .compression import (
     VideoCompression,
     VideoTokens,
@@ -23,10 +23,11 @@ from .compression import (
     in_float64,
     keeping,
     most_unique_tokens,
+    own_method,
 )
 
 
-@own_method("compression_method", "vidcom2", count=exact_total)
+@own_method("vidcom2", settings=OF_SOME_COMPRESSION_METHODS, count=exact_total, compiles=True)
 def vidcom2(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep each frame's most unique tokens (Algorithm 1). The tokens are read twice, with `"released"` three times."""
     scoring = SCORINGS[settings.compression_scoring]

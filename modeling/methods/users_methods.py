@@ -26,6 +26,7 @@ from ...configuration.compression_settings import (
 )
 from .compression import (
     REMAINDER_NOISE,
+    Compress,
     VideoCompression,
     VideoTokens,
     all_of,
@@ -35,7 +36,6 @@ from .compression import (
 )
 from .method_vidcom2 import FRAME_BUDGET_SETTINGS, frame_budgets, frame_uniqueness
 
-Compress: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
 AnyCompress = TypeVar("AnyCompress", bound=Compress)
 Scores: TypeAlias = Callable[..., Tensor]
 UsersScores = TypeVar("UsersScores", bound=Scores)
@@ -246,8 +246,8 @@ def enter(setting: str, method: Method) -> None:
             f"method {method.name!r} is a {type(defined).__name__}, but must be a function. Wrap it in one."
         )
     taken = table.get(method.name)
-    if taken is not None and (taken.function is None or _place(taken.function) != _place(defined)):
-        owner = "this project" if taken.file is not None or taken.function is None else ".".join(_place(taken.function))
+    if taken is not None and (taken.own or _place(taken.function) != _place(defined)):
+        owner = "this project" if taken.own else ".".join(_place(taken.function))
         raise ValueError(f"`{setting}` {method.name!r} is taken by {owner}; choose another name.")
     table[method.name] = method
 

@@ -43,7 +43,8 @@ def _check_repo(saved: object, repo: str, token: object, revision: str | None) -
     importlib.import_module(f"{__name__}.shipping.shipped_code").check_repo(saved, repo, token, revision)
 
 
-# Both modules are cheap to import: they import only the standard library.
+# These modules are cheap to import: they import only the standard library.
+importlib.import_module(f"{__name__}.modeling.registered_methods")  # so that the names of all methods are known
 _problem = importlib.import_module(f"{__name__}.errors").transformers_problem()
 if _problem is not None:
     warnings.warn(_problem, stacklevel=2)

@@ -127,7 +127,7 @@ def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> 
     def described(candidate: Candidate) -> list[Any]:
         """Return its settings, and fingerprints of the functions of the user that it calls."""
         rows = [TABLES[name].get({**settings, **candidate.settings}[name]) for name in TABLES]
-        functions = [candidate.answer, *(row.function for row in rows if row and row.file is None)]
+        functions = [candidate.answer, *(row.function for row in rows if row and not row.own)]
         return [candidate.label, candidate.overrides, *(code_digest(each) for each in functions if each is not None)]
 
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any, cast
 
 from ..configuration.compression_settings import COMPRESSION_METHODS, TABLES
 from .shipped_files import ROOMS, shipped_files, shipped_paths
@@ -45,9 +46,11 @@ def sources_of_methods(held: Mapping[str, Collection[str]]) -> dict[str, str]:
     modules: set[str] = set()
     for setting, name in ((setting, name) for setting, names in held.items() for name in names):
         method = TABLES[setting][name]
-        if method.file is not None:
-            modules.add(method.file)
-        elif method.function is not None:
+        if method.function is None:  # `"full"`
+            continue
+        if method.own:
+            modules.add(_own_module(method.function))
+        else:
             module, source = _module_of_user(setting, name, method.function)
             if sources.setdefault(module, source) != source:
                 raise UnshippableMethodError(
@@ -63,6 +66,11 @@ def sources_of_methods(held: Mapping[str, Collection[str]]) -> dict[str, str]:
         + f"\nMETHODS = ({', '.join(sorted(modules))},)\n"
     )
     return sources | {REGISTERED_METHODS: registering}
+
+
+def _own_module(function: Callable[..., object] | None) -> str:
+    """Return the shipped module of a method of this project."""
+    return inspect.unwrap(cast(Any, function)).__module__.rpartition(".")[2]
 
 
 def _module_of_user(setting: str, name: str, function: Callable[..., object]) -> tuple[str, str]:
@@ -156,7 +164,7 @@ def _module_of(package: str, name: str) -> str:
 @cache
 def _of_methods() -> frozenset[str]:
     """Return the names of the shipped files that methods are made of, and of those that register them."""
-    files = (method.file for method in COMPRESSION_METHODS.values() if method.file is not None)
+    files = (_own_module(method.function) for method in COMPRESSION_METHODS.values() if method.own)
     return frozenset(shipped_files("users_methods", *files)) | {"users_vision_methods.py"}
 
 

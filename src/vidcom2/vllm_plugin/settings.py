@@ -130,7 +130,7 @@ class RequestBounds:
         if self == RequestBounds(self.min_ratio):
             return dict(ALL_TOKENS)
         # Whatever method a request names, it keeps as many as V-CAST, or for a low ratio the tokens of one frame.
-        is_own = COMPRESSION_METHODS[engine.compression_method].file is not None
+        is_own = COMPRESSION_METHODS[engine.compression_method].own
         method = {"compression_method": "vcast"} if is_own else {}
         ratio = max(self.max_ratio or 1.0, min(1.0, 2 / max(num_frames, 1)))
         # That every frame keeps a token may take more than the budget. Requests with such a video are refused.
@@ -276,7 +276,7 @@ def settings_of_request(
     given = {name: processor_kwargs.get(name) for name in OF_A_REQUEST}
     settings = engine.compression_settings(**given)
     method = COMPRESSION_METHODS[settings.compression_method]
-    if method.file is None and method.name != engine.compression_method:
+    if not method.own and method.name != engine.compression_method:
         raise ValueError(
             f"`compression_method` is {method.name!r} in a request, but vLLM learns only while it encodes a video "
             "whether a registered method keeps as many tokens as it has counted, and an error there stops the server. "

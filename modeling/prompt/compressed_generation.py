@@ -33,7 +33,7 @@ from ..hosting.in_transformers import (
 )
 from .conversation_cache import Conversation, cached_rows
 from .prompt_compression import TEXT, Prepared, VidCom2ModelMixin, rows_of_layers
-from .prompt_layout import Layout, remaining
+from .prompt_layout import Layout, without_dropped
 from .refusals import OF_GENERATE, ON_A_FILLED_CACHE, USE_OURS, Asked, refuse
 
 GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
@@ -251,7 +251,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
                 f"The conversation of {past.shape[1]} tokens does not fit the {length} tokens of the KV cache, into "
                 "which the model shortened it. Pass all of its ids as they were, or start over without the cache."
             )
-        return past.gather(1, remaining(kept))
+        return past.gather(1, without_dropped(kept).order)
 
     def _count_for_caller(self, arguments: dict[str, Any], length: int, run: int) -> None:
         """Let `max_length` and `min_length` count the caller's prompt, not the shorter one.

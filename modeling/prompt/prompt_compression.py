@@ -32,8 +32,8 @@ from ..hosting.in_transformers import (
 )
 from ..methods.compression import VideoCompression
 from .conversation_cache import Conversation, positions_by_order, using
-from .prompt_layout import Group, Layout, between_ends, with_budgets, without_dropped
-from .refusals import OF_STOCK_PROMPTS, Asked, refuse
+from .prompt_layout import Layout, between_ends, with_budgets, without_dropped
+from .refusals import OF_STOCK_PROMPTS, USE_OURS, Asked, refuse
 
 logger = logging.get_logger(__name__)
 MARK, TEXT, IMAGE, VIDEO, SOUND = range(-1, 4)  # What a token stands for. A mark is text that tells what others are.
@@ -156,9 +156,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Run the parent's `forward` on the tokens that stay.
 
         Hidden states have a row for each token of the caller's. In a prompt of a stock processor, a dropped token gets
-        the row of the last token kept before it, from which the model predicts what follows. `router_logits` of a
-        mixture of experts have as many rows, among which each that the language model ran is equally often, since other
-        libraries balance experts by them and the caller's mask. `attentions` cover the tokens that ran.
+        the row of the last token kept before it, from which the model predicts what follows. `attentions` and
+        `router_logits` cover the tokens that ran.
 
         Args:
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
@@ -171,7 +170,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         if only_features is not None:
             return self._only_features(only_features, inputs)
-        call, mask = self.prepared(inputs), inputs.get("attention_mask")
+        call = self.prepared(inputs)
         with using(call.inputs.get(CACHE)):
             inputs = with_prompt_extent(self._with_features_for_parent(call.inputs), self.config.get_text_config())
             outputs: Any = super().forward(**inputs, return_dict=True)
@@ -179,8 +178,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if call.layout is not None:
             outputs.last_hidden_state = call.layout.of_caller(outputs.last_hidden_state)
             outputs.hidden_states = rows_of_layers(outputs.hidden_states, call.layout)
-            if outputs.get("router_logits") is not None:
-                outputs.router_logits = tuple(call.layout.spread(each, mask) for each in outputs.router_logits)
+            if outputs.get("router_logits") is not None and call.layout.lengths is None:
+                raise ValueError(
+                    "`output_router_logits` asks the model without its head for a row for each token of a prompt that "
+                    f"it shortens. {USE_OURS}, or call the model with its head, which balances the experts itself."
+                )
         return outputs
 
     def _only_features(self, which: str, inputs: dict[str, Any]) -> Any:
@@ -319,8 +321,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         padding: Any = 0
         if inputs.get(NUM_KEPT) is not None:
             sizes = self.group_sizes(compressions, inputs)
-            groups = [_groups(each, of_video) for each, of_video in zip(compressions, sizes, strict=True)]
-            layout = with_budgets(kinds == VIDEO, groups)
+            videos = [(of_video, each.placeholders) for of_video, each in zip(sizes, compressions, strict=True)]
+            layout = with_budgets(kinds == VIDEO, videos)
         else:
             refuse(OF_STOCK_PROMPTS, Asked(inputs))
             layout = without_dropped(between_ends(attended) & self._kept(kinds, compressions))
@@ -588,15 +590,6 @@ def positions_made_for(text_config: Any) -> int | None:
 def rows_of_layers(layers: Sequence[Tensor | None] | None, layout: Layout) -> tuple[Tensor | None, ...] | None:
     """Return rows of each layer for the caller's tokens; a layer that was not asked for is None and stays so."""
     return None if layers is None else tuple(None if each is None else layout.of_caller(each) for each in layers)
-
-
-def _groups(compression: VideoCompression, sizes: Sequence[int]) -> list[Group]:
-    """Divide the placeholders of a video that stay among its groups."""
-    kept, start, groups = compression.placeholders, 0, []
-    for size in sizes:
-        groups.append(Group(size, kept[(kept >= start) & (kept < start + size)] - start))
-        start += size
-    return groups
 
 
 def _checked(

@@ -32,8 +32,8 @@ from ..hosting.in_transformers import (
     without,
 )
 from .conversation_cache import Conversation, cached_rows
-from .prompt_compression import TEXT, Prepared, VidCom2ModelMixin, rows_of_layers
-from .prompt_layout import Layout, without_dropped
+from .prompt_compression import TEXT, Prepared, VidCom2ModelMixin, has_media, rows_of_layers
+from .prompt_layout import Layout
 from .refusals import OF_GENERATE, ON_A_FILLED_CACHE, USE_OURS, Asked, refuse
 
 GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
@@ -93,6 +93,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             ValueError: if settings, placeholders, labels or other inputs do not fit.
         """
         self._share_config()
+        if not has_media(inputs):  # The inner model does the rest.
+            return super().forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, return_dict=True)
         call = self.model.prepared(inputs, self._encoded)
         self._check_invocations(inputs.get("input_ids"), call.layout)
         inputs = call.inputs
@@ -185,7 +187,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         _check_whole_conversation(tokens, mask, before)
         call = self.model.prepared(kwargs, self._encoded, has_whole_conversation=True)
         self._check_invocations(kwargs.get("input_ids"), call.layout)
-        arguments = self._of_whole_conversation(call, name, tokens, mask, before)
+        arguments = self._of_whole_conversation(call, name, tokens, before)
         if arguments.get("attention_mask") is mask:
             arguments["attention_mask"] = given  # where nothing changed, the parent infers it as ever
         self._count_for_caller(arguments, tokens.shape[1], arguments[name].shape[1])
@@ -214,9 +216,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         if any(kwargs.get(each) is not None for each in ("pixel_values_videos", "pixel_values", "mm_encoder_outputs")):
             refuse(OF_GENERATE, asked)
 
-    def _of_whole_conversation(
-        self, call: Prepared, name: str, tokens: Tensor, mask: Tensor, before: Conversation
-    ) -> dict[str, Any]:
+    def _of_whole_conversation(self, call: Prepared, name: str, tokens: Tensor, before: Conversation) -> dict[str, Any]:
         """Return a call's arguments for the cached tokens, too, of which `generate` expects ids, mask and positions."""
         arguments, length = dict(call.inputs), before.length
         if self.model.uses_mrope and name == "input_ids" and (self.model.kinds(arguments[name][:, -1:]) > TEXT).any():
@@ -226,32 +226,12 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             )
         if not length:
             return arguments
-        past = tokens[:, : before.caller_length]
-        if before.masks is not None:
-            past = self._shortened(past, mask[:, : before.caller_length], length)
+        past = before.laid_out(tokens[:, : before.caller_length])
         arguments[name] = torch.cat([past, arguments[name]], dim=1)
         positions = arguments.get("position_ids")
         if positions is not None and positions.shape[-1] < arguments[name].shape[1]:  # Nothing reads the cached ones.
             arguments["position_ids"] = torch.cat([positions.new_zeros(*positions.shape[:-1], length), positions], -1)
         return arguments
-
-    def _shortened(self, past: Tensor, mask: Tensor, length: int) -> Tensor:
-        """Return as many ids (B, P) of a conversation as the KV cache holds tokens of it. Which placeholders are left
-        out makes no difference.
-
-        Raises:
-            ValueError: if it has more text than that.
-        """
-        is_text = (self.model.kinds(past) <= TEXT) & (mask.cumsum(dim=1) > 0)
-        others = (~is_text).long()
-        ranks = others.flip(1).cumsum(dim=1).flip(1)  # counted from the end
-        kept = is_text | (ranks <= length - is_text.sum(dim=1, keepdim=True))
-        if bool((kept.sum(dim=1) != length).any()):
-            raise ValueError(
-                f"The conversation of {past.shape[1]} tokens does not fit the {length} tokens of the KV cache, into "
-                "which the model shortened it. Pass all of its ids as they were, or start over without the cache."
-            )
-        return past.gather(1, without_dropped(kept).order)
 
     def _count_for_caller(self, arguments: dict[str, Any], length: int, run: int) -> None:
         """Let `max_length` and `min_length` count the caller's prompt, not the shorter one.

@@ -58,6 +58,42 @@ class Prepared:
     after: Conversation
 
 
+@dataclass(frozen=True)
+class Turn:
+    """New tokens of a call, behind those in the KV cache.
+
+    Attributes:
+        inputs: the call's arguments, with its tokens laid out.
+        tokens: (B, n) ids or (B, n, dim) embeddings of the caller.
+        attended: (B, n) the caller's mask of them.
+        layout: how they are laid out, as n' tokens; None if they are the caller's.
+        mask: (B, P + n') over the P cached tokens and those.
+        start: (B, 1) the first position after those in the KV cache.
+        begins: whether the conversation begins with them, in a call of `forward`.
+        spreads: whether kept tokens stay at their positions in the full prompt (`compression_positions="original"`).
+        follows: whether the order of the tokens that run is not the caller's, here or in the cache.
+    """
+
+    inputs: dict[str, Any]
+    tokens: Tensor
+    attended: Tensor
+    layout: Layout | None
+    mask: Tensor
+    start: Tensor
+    begins: bool
+    spreads: bool
+    follows: bool
+
+    @property
+    def num_new(self) -> int:
+        return self.tokens.shape[1] if self.layout is None else self.layout.order.shape[1]
+
+    @property
+    def run(self) -> Tensor:
+        """(B, n') mask of the tokens that run."""
+        return self.mask[:, self.mask.shape[1] - self.num_new :]
+
+
 class VidCom2ModelMixin(VideoFeaturesMixin):
     """Makes an inner model run on prompts for the tokens that stay. It comes before the parent's among a model's bases.
 
@@ -134,18 +170,16 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     def check_mask(self, mask: Tensor, num_cached: int) -> None:
         """Check a mask (B, P + n) over P cached and n new tokens, in families whose attention cannot hide any token."""
 
-    def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
-        """Return M-RoPE positions of n new tokens in the full prompt (3, B, n), and of a text token after them (B, 1).
-
-        Args:
-            new: the arguments of `forward` for the new tokens, including a mask (B, n).
-            start: (B, 1) the first position after those in the KV cache.
-        """
-        raise NotImplementedError
-
-    def has_positions_of_its_own(self, inputs: dict[str, Any]) -> bool:
-        """Whether new tokens have other M-RoPE positions than their order, since images or videos are among them."""
-        return _has_media(inputs)
+    def positions_of(self, turn: Turn) -> tuple[Tensor | None, Tensor]:
+        """Return `position_ids` of the tokens that run, None if the parent's own are right, and the position of a text
+        token after them (B, 1)."""
+        attended, layout = turn.run, turn.layout
+        if layout is not None and turn.spreads:
+            full = layout.in_full(turn.attended, 1)
+            positions = turn.start + positions_by_order(full).gather(1, layout.places)
+            return positions, turn.start + full.sum(dim=1, keepdim=True)
+        positions = turn.start + positions_by_order(attended) if turn.follows else None
+        return positions, turn.start + attended.sum(dim=1, keepdim=True)
 
     # -----------------------------------------------------------------------------------------------------------------
     # forward
@@ -217,35 +251,65 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             ValueError: on a setting outside its accepted set, and if videos, placeholders, mask or cache do not fit.
         """
         inputs, encode = dict(inputs), encode or self._only_features
-        if _has_media(inputs):
+        if has_media(inputs):
             check_tensors(inputs)
         overrides = pop_settings(inputs, self.of_parent)
         settings = self.config.compression_settings(**overrides)
         name = "inputs_embeds" if inputs.get("input_ids") is None else "input_ids"
-        before = Conversation.of(inputs.get(CACHE), len(inputs[name]))
+        before, past = Conversation.of(inputs.get(CACHE), len(inputs[name])), None
         if has_whole_conversation:
             past, inputs[name] = inputs[name].tensor_split([before.caller_length], dim=1)
-            self._check_known(past, before, settings)
         inputs = self.with_videos(inputs, settings)
-        tokens = inputs[name]
+        tokens, given = inputs[name], inputs.get("attention_mask")
         features = self._chosen(inputs, settings, overrides, encode)
         if features is None:
             inputs = self._with_all_features(inputs, overrides, encode)
-            layout = kinds = None
+            if not has_whole_conversation:  # `generate` encodes images by itself
+                inputs = self._with_images_encoded(inputs, encode)
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
-                if inputs.get("attention_mask") is None and before.masks is not None:
-                    inputs["attention_mask"], _ = before.with_new(None, len(tokens), tokens.shape[1], tokens.device)
-                self._check_run(inputs, before)
+                if given is None and before.order is not None:
+                    inputs["attention_mask"] = torch.cat(before.masks(None, tokens), dim=1)
+                elif is_2d(given) and tokens.shape[1] > 1:  # Of a single step, the device is not asked.
+                    self.check_mask(given, before.length)
                 return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
-        else:
-            before.check_mask(inputs.get("attention_mask"), len(tokens), tokens.shape[1])
-            inputs, layout, kinds = self._laid_out(inputs, name, features, before)
-        if _has_media(inputs):
+        elif given is not None and not is_2d(given):
+            shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
+        spreads = not self.uses_mrope and settings.compression_positions == "original" and settings.may_drop
+        self._check_known(before, past, settings, spreads)
+        if has_media(inputs) or spreads:
             before = replace(before, is_known=True)
-        call = self._with_positions(inputs, tokens, layout, kinds, before, settings, has_whole_conversation)
-        if (inputs.get("mm_encoder_outputs") or {}).get("video") is None or has_whole_conversation:
-            return call  # `generate` encodes images by itself
-        return replace(call, inputs=self._with_images_encoded(call.inputs, encode))
+        if features is None and not self.uses_mrope and before.order is None and before.offset is None:
+            if is_2d(given):
+                self.check_mask(given, before.length)
+            return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
+        past_mask, attended = before.masks(given if is_2d(given) else None, tokens)
+        layout = kinds = None
+        if features is not None:
+            inputs, layout, kinds = self._laid_out(inputs, name, features, before, attended)
+            if not has_whole_conversation:
+                inputs = self._with_images_encoded(inputs, encode)
+        run = attended if layout is None else layout.laid_out(attended)
+        # Where placeholders move past hidden text, the mask of the tokens that run is another one, too.
+        is_moved = layout is not None and (layout.lengths is None or not torch.equal(run, attended))
+        start = past_mask.sum(dim=1, keepdim=True) + (0 if before.offset is None else before.offset.to(run.device))
+        follows = is_moved or before.order is not None or before.offset is not None
+        mask = torch.cat([past_mask, run], dim=1)
+        begins = before.length == 0 and not has_whole_conversation
+        turn = Turn(inputs, tokens, attended, layout, mask, start, begins, spreads, follows)
+        self.check_mask(mask, before.length)
+        positions, following = self.positions_of(turn)
+        after = before.later(tokens.shape[1], layout if is_moved else None)
+        if self.uses_mrope or before.offset is not None or (spreads and layout is not None):
+            after = replace(after, is_known=True, offset=following - mask.sum(dim=1, keepdim=True))
+        if after.offset is not None or (layout is not None and not layout.is_in_order):
+            kinds = self.kinds_of(tokens, inputs) if kinds is None else kinds
+            for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
+                after = replace(after, least=after.length if is_moved else before.length + last + 1, previous=before)
+        inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, layout)
+        if is_2d(given) or (given is None and not bool(mask.all())):
+            inputs = inputs | {"attention_mask": mask}
+        return Prepared(inputs, layout, after)
 
     # --- Which tokens stay
 
@@ -295,28 +359,33 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
     def _with_images_encoded(self, inputs: dict[str, Any], encode: Encode) -> dict[str, Any]:
         """Return a call's arguments with features of its images in place of their pixels."""
-        if inputs.get("pixel_values") is None:
+        encoded = inputs.get("mm_encoder_outputs") or {}
+        if inputs.get("pixel_values") is None or encoded.get("video") is None:
             return inputs
-        encoded = (inputs.get("mm_encoder_outputs") or {}) | {"image": encode("images", inputs)}
-        return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded}
+        return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded | {"image": encode("images", inputs)}}
 
     # --- Where they stand
 
     def _laid_out(
-        self, inputs: dict[str, Any], name: str, features: VidCom2VideoFeatures, before: Conversation
+        self,
+        inputs: dict[str, Any],
+        name: str,
+        features: VidCom2VideoFeatures,
+        before: Conversation,
+        mask: Tensor,
     ) -> tuple[dict[str, Any], Layout, Tensor]:
         """Lay out the new tokens of a call, and put the features of its videos in their place. Return what each token
         stands for, too.
 
         Args:
             name: that of the tokens, `"input_ids"` or `"inputs_embeds"`.
+            mask: (B, n) the caller's mask of them.
 
         Raises:
             ValueError: if the placeholders do not fit the videos, or the mask hides some.
         """
-        tokens, compressions, mask = inputs[name], features.video_compressions, inputs.get("attention_mask")
+        tokens, compressions, attended = inputs[name], features.video_compressions, mask.bool()
         kinds, num_new = self.kinds_of(tokens, inputs), tokens.shape[1]
-        attended = mask[:, -num_new:].bool() if is_2d(mask) else torch.ones_like(kinds, dtype=torch.bool)
         _check_attended(kinds, attended)
         padding: Any = 0
         if inputs.get(NUM_KEPT) is not None:
@@ -398,94 +467,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
     # --- At which positions
 
-    def _with_positions(
-        self,
-        inputs: dict[str, Any],
-        tokens: Tensor,
-        layout: Layout | None,
-        kinds: Tensor | None,
-        before: Conversation,
-        settings: CompressionSettings,
-        has_whole_conversation: bool,
-    ) -> Prepared:
-        """Give the new tokens a mask and positions, where the parent's own would not be right.
-
-        Args:
-            inputs: the call's arguments, with its tokens laid out.
-            tokens: (B, n) ids or (B, n, dim) embeddings of the caller's new tokens.
-            kinds: (B, n') int32: what those that are laid out stand for.
-
-        Raises:
-            ValueError: if the mask does not fit, or it is not known where the positions of cached tokens end.
-        """
-        given, length = inputs.get("attention_mask"), before.length
-        num_rows, num_new = tokens.shape[:2]
-        num_run = num_new if layout is None else layout.order.shape[1]
-        after = before.later(num_new, num_run)
-        if layout is None and not self.uses_mrope and before.masks is None and before.offset is None:
-            self._check_run(inputs, before)
-            if settings.compression_positions == "original" and settings.may_drop:
-                if length and not before.is_known and not has_whole_conversation:
-                    self._known_offset(before)
-                after = replace(after, is_known=True)
-            return Prepared(self.with_token_types(inputs), None, after)
-        if not self.uses_mrope or has_whole_conversation or length == 0:
-            offset = before.offset
-        else:
-            offset = self._known_offset(before)
-        is_own_mask = given is not None and not is_2d(given)  # Such a mask says nothing about positions.
-        if is_own_mask and layout is not None:
-            shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
-            raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
-        mask, callers_mask = before.with_new(None if is_own_mask else given, num_rows, num_new, tokens.device)
-        of_caller = mask[:, length:]
-        attended = of_caller if layout is None else layout.laid_out(of_caller)
-        mask = torch.cat([mask[:, :length], attended], dim=1)
-        self.check_mask(mask, length)
-        num_tokens = mask.sum(dim=1, keepdim=True)
-        start = num_tokens - attended.sum(dim=1, keepdim=True) + (0 if offset is None else offset.to(mask.device))
-        order = positions_by_order(mask)[:, length:]
-        positions, following = None, start + attended.sum(dim=1, keepdim=True)
-        is_original = layout is not None and settings.compression_positions == "original"
-        is_shortened = before.masks is not None or (layout is not None and layout.lengths is None)
-        # Where placeholders move past hidden text, the mask of the tokens that run is another one, too.
-        is_shortened = is_shortened or (layout is not None and not torch.equal(attended, of_caller))
-        if self.uses_mrope:
-            rotary = None
-            if layout is not None or self.has_positions_of_its_own(inputs):
-                rotary, following = self._rotary(inputs, tokens, of_caller, layout, start)
-            elif length == 0 and not has_whole_conversation:  # The parent counts the padding of a prompt of text alone.
-                following = torch.full_like(num_tokens, num_run)
-            else:
-                rotary = (start + positions_by_order(attended)).expand(3, -1, -1)
-            if rotary is not None:  # Each kept token keeps its own (t, h, w), beside the order that masks use.
-                positions = torch.stack([order, *rotary])
-        elif is_original:
-            assert layout is not None
-            full = layout.in_full(of_caller, 1)
-            positions = start + positions_by_order(full).gather(1, layout.places)
-            following = start + full.sum(dim=1, keepdim=True)
-        elif offset is not None or is_shortened:
-            positions = start + positions_by_order(attended)
-        if self.uses_mrope or is_original or offset is not None:
-            after = replace(after, is_known=True, offset=following - num_tokens)
-        if is_shortened:
-            after = replace(after, is_known=True, masks=(mask.bool(), callers_mask.bool()))
-        if after.offset is not None or (layout is not None and not layout.is_in_order):
-            kinds = self.kinds_of(tokens, inputs) if kinds is None else kinds
-            for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
-                least = length + (num_run if is_shortened else last + 1)
-                after = replace(after, is_known=True, least=least, previous=before)
-        inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, layout)
-        if not is_own_mask and (given is not None or not bool(mask.all())):
-            inputs = inputs | {"attention_mask": mask}
-        return Prepared(inputs, layout, after)
-
-    def _check_run(self, inputs: dict[str, Any], before: Conversation) -> None:
-        """Check a mask that the language model gets as it is."""
-        if is_2d(mask := inputs.get("attention_mask")):
-            self.check_mask(mask, before.length)
-
     def _positioned(self, inputs: dict[str, Any], positions: Tensor, layout: Layout | None) -> dict[str, Any]:
         """Return the arguments with positions, and with token types only where attention reads them."""
         given = inputs.get("position_ids")
@@ -499,54 +480,32 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         typed = self.with_token_types(inputs)
         return (without_token_types(inputs) if typed is inputs else typed) | {"position_ids": positions}
 
-    def _rotary(
-        self, inputs: dict[str, Any], tokens: Tensor, attended: Tensor, layout: Layout | None, start: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return M-RoPE positions of new tokens (3, B, n), and of a text token after them (B, 1). They are those of the
-        full prompt, into which dropped tokens are put back."""
-        ids = tokens if tokens.ndim == 2 else self.ids_like(tokens)
-        if layout is None:
-            return self.rotary_positions(inputs | {"input_ids": ids, "attention_mask": attended}, start)
-        ids = self.distinct_ids(ids, self.kinds(ids))
-        full = {"input_ids": layout.in_full(ids, self.video_id), "attention_mask": layout.in_full(attended, 1)}
-        positions, following = self.rotary_positions(inputs | full, start)
-        return positions.gather(2, layout.places.to(positions.device).expand(3, -1, -1)), following
-
-    def _known_offset(self, before: Conversation) -> Tensor:
-        """Return at which offset the next token stands on a filled cache.
-
-        Raises:
-            ValueError: if it is not known, as with a cache that was rebuilt from its keys and values.
-        """
-        if before.offset is None:
-            raise ValueError(
-                f"The KV cache holds {before.length} tokens, and it is not known where their positions end: another "
-                "model filled it, this one did before `vidcom2.apply`, or it was rebuilt from keys and values. Pass "
-                "the cache that this model's `generate` or `forward` filled, pass `position_ids`, or start over "
-                "without it."
-            )
-        return before.offset
-
-    def _check_known(self, past: Tensor, before: Conversation, settings: CompressionSettings) -> None:
-        """Check that it is known what a cache holds of a conversation with images or videos.
+    def _check_known(
+        self, before: Conversation, past: Tensor | None, settings: CompressionSettings, spreads: bool
+    ) -> None:
+        """Check that it is known what a KV cache holds, where that matters.
 
         Args:
-            past: ids or embeddings of the cached tokens.
+            past: ids or embeddings of the cached tokens; None if a call does not have them.
+            spreads: whether positions are not the order of the tokens.
 
         Raises:
             ValueError: if it is not.
         """
-        if before.is_known or not past.shape[1]:
+        if before.is_known or not before.length:
             return
-        kinds = self.kinds(past if past.ndim == 2 else self.ids_like(past))
-        if self.uses_mrope and bool((kinds > TEXT).any()):
-            self._known_offset(before)
-        if settings.may_drop and bool((kinds == VIDEO).any()):
+        if past is None:
+            matters = self.uses_mrope or spreads
+        else:
+            kinds = self.kinds(past if past.ndim == 2 else self.ids_like(past))
+            matters = bool((kinds > TEXT if self.uses_mrope else (kinds == VIDEO) & settings.may_drop).any())
+        if matters:
             raise ValueError(
-                f"The KV cache holds {before.length} tokens with videos among them, and it is not known whether the "
-                "model shortened their prompt: another model filled it, this one did before `vidcom2.apply`, or it was "
-                "rebuilt from keys and values. Pass the cache that this model's `generate` or `forward` filled, pass "
-                "`retention_ratio=1.0` if it holds the prompt as it is, or start over without it."
+                f"The KV cache holds {before.length} tokens, and it is not known where their positions end, or whether "
+                "the model shortened their prompt: another model filled it, this one did before `vidcom2.apply`, or it "
+                "was rebuilt from keys and values. Pass the cache that this model's `generate` or `forward` filled, "
+                "or start over without it. To continue without knowing, pass `retention_ratio=1.0` to `generate` where "
+                "positions are the order of the tokens, or `position_ids` to `forward`."
             )
 
     def _warn_of_length(self, position_ids: Tensor) -> None:
@@ -568,7 +527,7 @@ def _ready(features: Any) -> VidCom2VideoFeatures:
     return VidCom2VideoFeatures(pooler_output=videos, deepstack_features=getattr(features, "deepstack_features", None))
 
 
-def _has_media(inputs: dict[str, Any]) -> bool:
+def has_media(inputs: dict[str, Any]) -> bool:
     pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
     encoded = (inputs.get("mm_encoder_outputs") or {}).values()
     return any(each is not None for each in (*pixels, *encoded))

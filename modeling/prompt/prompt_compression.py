@@ -25,15 +25,14 @@ from ..hosting.in_transformers import (
     pop_settings,
     register_like,
     take_parents_signatures,
-    whole_videos,
     with_prompt_extent,
     without,
     without_token_types,
 )
 from ..methods.compression import VideoCompression
 from .conversation_cache import Conversation, positions_by_order, using
-from .prompt_layout import Layout, between_ends, with_budgets, without_dropped
-from .refusals import OF_STOCK_PROMPTS, USE_OURS, Asked, refuse
+from .prompt_layout import Layout, with_budgets, without_dropped
+from .refusals import OF_STOCK_PROMPTS, USE_OURS, refuse
 
 logger = logging.get_logger(__name__)
 MARK, TEXT, IMAGE, VIDEO, SOUND = range(-1, 4)  # What a token stands for. A mark is text that tells what others are.
@@ -262,10 +261,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         inputs = self.with_videos(inputs, settings)
         tokens, given = inputs[name], inputs.get("attention_mask")
         features = self._chosen(inputs, settings, overrides, encode)
+        if not has_whole_conversation:  # `generate` encodes images by itself
+            inputs = self._with_images_encoded(inputs, encode)
         if features is None:
             inputs = self._with_all_features(inputs, overrides, encode)
-            if not has_whole_conversation:  # `generate` encodes images by itself
-                inputs = self._with_images_encoded(inputs, encode)
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
                 if given is None and before.order is not None:
                     inputs["attention_mask"] = torch.cat(before.masks(None, tokens), dim=1)
@@ -275,7 +274,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         elif given is not None and not is_2d(given):
             shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
             raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
-        spreads = not self.uses_mrope and settings.compression_positions == "original" and settings.may_drop
+        spreads = not self.uses_mrope and settings.compression_positions == "original"
+        spreads = spreads and (settings.may_drop or features is not None)
         self._check_known(before, past, settings, spreads)
         if has_media(inputs) or spreads:
             before = replace(before, is_known=True)
@@ -287,8 +287,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         layout = kinds = None
         if features is not None:
             inputs, layout, kinds = self._laid_out(inputs, name, features, before, attended)
-            if not has_whole_conversation:
-                inputs = self._with_images_encoded(inputs, encode)
         run = attended if layout is None else layout.laid_out(attended)
         # Where placeholders move past hidden text, the mask of the tokens that run is another one, too.
         is_moved = layout is not None and (layout.lengths is None or not torch.equal(run, attended))
@@ -358,9 +356,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         }
 
     def _with_images_encoded(self, inputs: dict[str, Any], encode: Encode) -> dict[str, Any]:
-        """Return a call's arguments with features of its images in place of their pixels."""
+        """Return a call's arguments with features of images in place of their pixels, if there are videos beside."""
         encoded = inputs.get("mm_encoder_outputs") or {}
-        if inputs.get("pixel_values") is None or encoded.get("video") is None:
+        has_videos = inputs.get("pixel_values_videos") is not None or encoded.get("video") is not None
+        if inputs.get("pixel_values") is None or not has_videos:
             return inputs
         return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded | {"image": encode("images", inputs)}}
 
@@ -393,8 +392,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             videos = [(of_video, each.placeholders) for of_video, each in zip(sizes, compressions, strict=True)]
             layout = with_budgets(kinds == VIDEO, videos)
         else:
-            refuse(OF_STOCK_PROMPTS, Asked(inputs))
-            layout = without_dropped(between_ends(attended) & self._kept(kinds, compressions))
+            refuse(OF_STOCK_PROMPTS, inputs.get)
+            stays = [(each.num_placeholders, each.placeholders) for each in compressions]
+            layout = without_dropped(attended, kinds == VIDEO, stays)
             if name == "input_ids":
                 # A pad token would be new to the prompt, and `repetition_penalty` would see it. A mark would change
                 # what other tokens stand for.
@@ -402,45 +402,21 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 padding = tokens.gather(1, is_text.int().argmax(dim=1, keepdim=True))
         if name == "input_ids":
             tokens = self.distinct_ids(tokens, kinds)
-        moved = {each: inputs[each] for each in PER_TOKEN if inputs.get(each) is not None}
-        for each, values in moved.items():
-            values = torch.as_tensor(values, device=tokens.device)
-            if before.length:  # The tokens before those of a turn are the end of the last answer.
-                values = nn.functional.pad(values, (max(0, num_new - values.shape[1]), 0))
-            if values.shape[1] < num_new:
+        moved = {}
+        for each in PER_TOKEN:
+            if inputs.get(each) is None:
+                continue
+            values = torch.as_tensor(inputs[each], device=tokens.device)
+            missing = num_new - values.shape[1]
+            if missing > 0 and not before.length:
                 raise ValueError(
                     f"`{each}` is {tuple(values.shape)}, but there are {num_new} new tokens. Pass what the processor "
                     "returns."
                 )
-            moved[each] = layout.laid_out(values[:, -num_new:])
+            # Earlier turns are left out. The tokens before those of this turn are the end of the last answer.
+            moved[each] = layout.laid_out(nn.functional.pad(values, (missing, 0)))
         inputs = self.with_features(inputs, _ready(features)) | {name: layout.laid_out(tokens, padding)} | moved
         return inputs, layout, layout.laid_out(kinds)
-
-    def _kept(self, kinds: Tensor, compressions: Sequence[VideoCompression]) -> Tensor:
-        """Return a bool mask (B, L) that is False at the placeholders of dropped tokens.
-
-        Raises:
-            ValueError: if the placeholders of a prompt do not belong to whole videos.
-        """
-        is_video = kinds == VIDEO
-        indices, sizes = zip(*((each.placeholders, each.num_placeholders) for each in compressions), strict=True)
-        counts = is_video.sum(dim=1).tolist()
-        if not any(counts):
-            raise ValueError(
-                f"There are {len(sizes)} videos, but no placeholders for them among the new tokens. Videos of earlier "
-                "turns are in the KV cache: leave their pixels out."
-            )
-        if not whole_videos(counts, sizes):
-            raise ValueError(
-                f"The prompts hold {counts} video placeholders (token {self.config.video_token_id}), but "
-                f"`pixel_values_videos` holds videos of {list(sizes)}. Build both with the checkpoint's processor, "
-                f"pass on all that it returns (`{NUM_KEPT}`, if it is this project's), and don't truncate the prompt."
-            )
-        stays = [
-            torch.zeros(size, dtype=torch.bool, device=index.device).index_fill_(0, index, True)
-            for index, size in zip(indices, sizes, strict=True)
-        ]
-        return torch.ones_like(is_video).masked_scatter(is_video, torch.cat(stays).to(kinds.device))
 
     def is_video(self, input_ids: Tensor) -> Tensor:
         """Return which tokens stand for the tokens of a video: bool, of the same shape."""

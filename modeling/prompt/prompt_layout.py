@@ -78,18 +78,39 @@ def _gathered(values: Tensor, index: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def without_dropped(kept: Tensor) -> Layout:
-    """Lay out prompts of which some tokens are dropped.
+def without_dropped(attended: Tensor, is_video: Tensor, videos: Sequence[tuple[int, Tensor]]) -> Layout:
+    """Lay out prompts without the placeholders of dropped tokens, and without the padding on either side of a prompt.
 
     A dropped token gets the row of the last token kept before it, from which the model predicts what follows.
 
     Args:
-        kept: (B, L) bool: which tokens stay.
+        attended: (B, L) the mask.
+        is_video: (B, L) bool: which tokens are placeholders of videos.
+        videos: for each video, in the order of the prompts, how many placeholders it has, and which of them stay.
+
+    Raises:
+        ValueError: if the placeholders do not fit the videos.
     """
+    sizes = [size for size, _ in videos]
+    if not whole_videos(is_video.sum(dim=1).tolist(), sizes):
+        raise _misfit(is_video, sizes)
+    starts = accumulate(sizes, initial=0)
+    places = torch.cat([stay + start for (_, stay), start in zip(videos, starts)]).to(is_video.device)
+    stays = torch.zeros(sum(sizes), dtype=torch.bool, device=is_video.device).index_fill(0, places, True)
+    kept = between_ends(attended) & torch.ones_like(is_video).masked_scatter(is_video, stays)
     length, counts = int(kept.sum(dim=1).max()), kept.long().cumsum(dim=1)
     places = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, kept.shape[1] - length :]
     order = torch.where(kept.gather(1, places), places, -1)
     return Layout(order, order.clamp(min=0), rows=(length - counts[:, -1:] + counts - 1).clamp(min=0))
+
+
+def _misfit(is_video: Tensor, numbers: Sequence[int]) -> ValueError:
+    return ValueError(
+        f"The prompts hold {is_video.sum(dim=1).tolist()} video placeholders, but there are videos of {list(numbers)}. "
+        "Build both with the same call of the checkpoint's processor, pass on all that it returns "
+        "(`num_kept_video_tokens`, if it is this project's), and don't truncate the prompt. Videos of earlier turns "
+        "are in the KV cache: leave their pixels out."
+    )
 
 
 def between_ends(attended: Tensor) -> Tensor:
@@ -137,11 +158,7 @@ def with_budgets(is_video: Tensor, videos: Sequence[tuple[Sequence[int], Tensor]
         fits = fits and laid is not None
         of_prompts.append(laid)
     if not fits:
-        raise ValueError(
-            f"The prompts hold {counts} video placeholders, but {numbers} tokens of the videos are kept. Build both "
-            "with the same call of the repo's processor, and don't truncate the prompt. Videos of earlier turns are in "
-            "the KV cache: leave their pixels out."
-        )
+        raise _misfit(is_video, numbers)
     order, places, rows, lengths = zip(*of_prompts)
     of_prompts = torch.tensor(lengths)
     tensors = torch.stack(order), torch.stack(places) + (of_prompts.max() - of_prompts)[:, None], torch.stack(rows)

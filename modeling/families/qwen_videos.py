@@ -24,6 +24,7 @@ from ..hosting.in_transformers import check_patches
 from ..methods.compression import VideoTokens
 from ..prompt.conversation_cache import positions_by_order
 from ..prompt.prompt_compression import IMAGE, VIDEO, Turn, VidCom2ModelMixin, has_media
+from ..prompt.refusals import USE_OURS
 
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
 # Positions follow from these arguments, which have an entry for each image or video.
@@ -138,6 +139,33 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
             if layout is not None:
                 rotary = rotary.gather(2, layout.places.to(rotary.device).expand(3, -1, -1))
         return torch.stack([positions_by_order(turn.mask)[:, -turn.num_new :], *rotary]), following
+
+    @torch.no_grad()
+    def get_position_ids(self, **inputs: Any) -> Tensor:
+        """Return the positions (4, B, n) of a prompt's new tokens: their order, and (t, h, w), as `forward` takes them.
+
+        Videos are encoded for it, since the positions are those of the tokens that stay.
+
+        Args:
+            **inputs: the arguments of `forward`.
+
+        Raises:
+            ValueError: if the prompt is a stock processor's that the model shortens, so that some tokens have none.
+        """
+        call = self.prepared(inputs)
+        positions, layout = call.inputs.get("position_ids"), call.layout
+        if positions is None:  # text alone, of which the parent counts the padding, too
+            tokens = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
+            return torch.arange(tokens.shape[1], device=tokens.device).expand(4, len(tokens), -1)
+        if layout is None:
+            return positions
+        if layout.lengths is None:
+            raise ValueError(
+                "The prompt has a placeholder for every token of its videos, and those of dropped tokens have no "
+                f"positions. {USE_OURS}, or pass `retention_ratio=1.0` without a budget."
+            )
+        order, rotary = positions[:1], positions[1:]
+        return torch.cat([order, torch.empty_like(rotary).scatter(2, layout.order.expand_as(rotary), rotary)])
 
     def rope_index(self, input_ids: Tensor, mask: Tensor, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return the parent's positions (3, B, L) of tokens (B, L), and its `rope_deltas` (B, 1).

@@ -4,7 +4,6 @@ import functools
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -192,23 +191,29 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@only(lambda family: family.name in ("llava_onevision", "glm4v"))
-def test_an_activated_adapter_is_refused_where_a_video_follows_its_invocation(family: Family) -> None:
-    """PEFT counts from the end of the full prompt where the adapter begins, so it would act on tokens before that."""
-    inputs = family.one_video()
-    ids = inputs["input_ids"][0].tolist()
-    for invocation, is_refused in ((ids[:3], True), (ids[-3:], False)):
-        arguments = {"alora_invocation_tokens": invocation, "task_type": "CAUSAL_LM"}
-        tuned = adapted(family, family.folder, family.load(retention_ratio=0.25), **arguments)
-        for call in (tuned, functools.partial(tuned.generate, max_new_tokens=1)):
-            call(**inputs, retention_ratio=1.0)
-            with (
-                pytest.raises(ValueError, match="would drop follow the invocation of an aLoRA")
-                if is_refused
-                else nullcontext()
-            ):
-                call(**inputs)
-            call(**family.writing_short.one_video())  # which is short from the start, so the count is right
+@torch.no_grad()
+@only(lambda family: family.name in ("llava_onevision", "qwen2_5_vl"))
+def test_an_activated_adapter_takes_short_prompts_alone(family: Family) -> None:
+    """PEFT counts from the end of the prompt where it begins. The stock class gives the same logits for the same short
+    ids, features and positions. In a prompt that the model shortens, the adapter would begin too early."""
+    inputs, short = family.one_video(), dict(family.writing_short.one_video())
+    arguments = {"alora_invocation_tokens": inputs["input_ids"][0, -3:].tolist(), "task_type": "CAUSAL_LM"}
+    torch.manual_seed(0)
+    tuned = adapted(family, family.folder, family.load(retention_ratio=0.25), **arguments)
+    torch.manual_seed(0)
+    stock = adapted(family, family.folder, **arguments)
+    for call in (tuned, functools.partial(tuned.generate, max_new_tokens=1)):
+        call(**inputs, retention_ratio=1.0)
+        with pytest.raises(ValueError, match=r"An aLoRA is active.*Write the prompt with this project's processor"):
+            call(**inputs)
+        call(**short)
+    inner = family.model.model
+    given = {name: each for name, each in inner.prepared(dict(short)).inputs.items() if each is not None}
+    features = inner._for_parent(given["mm_encoder_outputs"]["video"])
+    logits, theirs = tuned(**short).logits, stock(**given | {"mm_encoder_outputs": {"video": features}}).logits
+    torch.testing.assert_close(logits, theirs, rtol=0, atol=1e-5)
+    changed = (logits - family.model(**short).logits).abs().amax(dim=-1)[0] > 1e-6
+    assert changed[-3:].all() and not changed[:-3].any()
 
 
 @pytest.mark.parametrize(("harm", "message"), REFUSED.values(), ids=REFUSED)

@@ -270,13 +270,30 @@ def test_gradient_checkpointing_of_either_kind_changes_no_gradient(family: Famil
 
 @torch.no_grad()
 @only(lambda family: family.mrope)
-def test_short_prompts_take_positions_with_the_order_of_the_tokens(family: Family) -> None:
-    """The order stays, and (t, h, w) follow the tokens to the budgets of their frames."""
+def test_short_prompts_take_the_positions_that_the_model_tells(family: Family) -> None:
+    """Where placeholders move to the budgets of their frames, the order stays, and (t, h, w) follow the tokens."""
     short = family.writing_short
-    inputs = dict(short.one_video())
-    call = short.model.model.prepared(dict(inputs))
-    order, *rotary = call.inputs["position_ids"]
-    assert call.layout is not None
-    callers = [torch.zeros_like(each).scatter(1, call.layout.order, each) for each in rotary]
-    given = inputs | {"position_ids": torch.stack([order, *callers]), "use_cache": False}
+    inputs, text = dict(short.one_video()), dict(family.inputs("Hello."))
+    positions = short.model.model.get_position_ids(**inputs)
+    given = inputs | {"position_ids": positions, "use_cache": False}
     torch.testing.assert_close(short.model(**given).logits, short.model(**inputs).logits, rtol=0, atol=1e-5)
+    given = text | {"position_ids": short.model.model.get_position_ids(**text)}
+    torch.testing.assert_close(short.model(**given).logits, family.stock(**text).logits, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@only(lambda family: family.mrope)
+def test_positions_of_whole_prompts_are_the_stock_classs_and_of_shortened_ones_are_refused(family: Family) -> None:
+    inputs = dict(family.one_video())
+    order, *rotary = family.model.model.get_position_ids(**inputs, retention_ratio=1.0)
+    assert torch.equal(order, torch.arange(order.shape[1])[None])
+    seen: list[Tensor] = []
+    language_model = family.stock.model.language_model
+    hook = language_model.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["position_ids"]), with_kwargs=True
+    )
+    family.stock(**inputs)
+    hook.remove()
+    assert torch.equal(torch.stack(rotary), seen[0][-3:])
+    with pytest.raises(ValueError, match="those of dropped tokens have no positions"):
+        family.model.model.get_position_ids(**inputs)

@@ -87,3 +87,15 @@ def test_a_part_of_a_loaded_processor_names_the_number_for_engines(tmp_path):
     assert again.video_processor.model_input_names == ["pixel_values_videos", "num_kept_video_tokens"]
     again.save_pretrained(tmp_path / "again")
     assert "model_input_names" not in (tmp_path / "again" / "processor_config.json").read_text()
+
+
+@pytest.mark.parametrize("name", ["llava_onevision", "llava_next_video"])
+def test_videos_may_follow_each_other_without_text_between(name):
+    """M-RoPE families take them for one video, as the stock classes do, and refuse them."""
+    found = []
+    for short in (True, False):
+        of = subject(name, short)
+        text, video = of.prompt(videos=2), of.processor.video_token
+        inputs = of.inputs([text.replace(f"{video}\n{video}", video * 2)], [make_video(1), make_video(2)])
+        found.append(of.new_tokens(inputs))
+    assert alike(*found), found

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from ..encoding.video_features import VideoFrames
 from ..hosting.in_transformers import check_patches
-from ..prompt.prompt_compression import IMAGE, VIDEO, VidCom2ModelMixin
+from ..prompt.conversation_cache import positions_by_order
+from ..prompt.prompt_compression import IMAGE, VIDEO, Turn, VidCom2ModelMixin, has_media
+from ..prompt.refusals import USE_OURS
 
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
 # Positions follow from these arguments, which have an entry for each image or video.
@@ -60,15 +62,61 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
         grids = [[len(frames), *video.described] for video, frames in chunk]
         return {"pixel_values_videos": patches, "video_grid_thw": torch.tensor(grids, device=patches.device)}
 
-    def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the parent's positions of the full prompt, counted from `start`, and that of a text token after it.
+    def has_positions_of_its_own(self, inputs: dict[str, Any]) -> bool:
+        """Whether new tokens have other positions (t, h, w) than their order, since images or videos are among them."""
+        return has_media(inputs)
+
+    def positions_of(self, turn: Turn) -> tuple[Tensor | None, Tensor]:
+        """Return positions (4, B, n'): the order of the tokens, which masks use, and the (t, h, w) that each kept token
+        has in the full prompt, into which dropped tokens are put back. And the position of a text token after them.
 
         A text token is appended to the prompt to see where the parent places it. The parent's `rope_deltas` would give
         the largest position + 1, which differs if a video has many frames of few tokens.
         """
-        ids, mask = (nn.functional.pad(new[name], (0, 1), value=1) for name in ("input_ids", "attention_mask"))
-        positions, _ = self.rope_index(ids, mask, new)
-        return positions[..., :-1] + start, positions[0, :, -1:] + start
+        layout, run = turn.layout, turn.run
+        if layout is None and not self.has_positions_of_its_own(turn.inputs):
+            if turn.begins:  # The parent counts the padding of a prompt of text alone.
+                return None, torch.full_like(turn.start, turn.num_new)
+            rotary = (turn.start + positions_by_order(run)).expand(3, -1, -1)
+            following = turn.start + run.sum(dim=1, keepdim=True)
+        else:
+            ids, mask = turn.tokens if turn.tokens.ndim == 2 else self.ids_like(turn.tokens), turn.attended
+            if layout is not None:
+                ids = layout.in_full(self.distinct_ids(ids, self.kinds(ids)), self.video_id)
+                mask = layout.in_full(mask, 1)
+            ids, mask = (nn.functional.pad(each, (0, 1), value=1) for each in (ids, mask))
+            positions, _ = self.rope_index(ids, mask, turn.inputs)
+            rotary, following = positions[..., :-1] + turn.start, positions[0, :, -1:] + turn.start
+            if layout is not None:
+                rotary = rotary.gather(2, layout.places.to(rotary.device).expand(3, -1, -1))
+        return torch.stack([positions_by_order(turn.mask)[:, -turn.num_new :], *rotary]), following
+
+    @torch.no_grad()
+    def get_position_ids(self, **inputs: Any) -> Tensor:
+        """Return the positions (4, B, n) of a prompt's new tokens: their order, and (t, h, w), as `forward` takes them.
+
+        Videos are encoded for it, since the positions are those of the tokens that stay.
+
+        Args:
+            **inputs: the arguments of `forward`.
+
+        Raises:
+            ValueError: if the prompt is a stock processor's that the model shortens, so that some tokens have none.
+        """
+        call = self.prepared(inputs)
+        positions, layout = call.inputs.get("position_ids"), call.layout
+        if positions is None:  # text alone, of which the parent counts the padding, too
+            tokens = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
+            return torch.arange(tokens.shape[1], device=tokens.device).expand(4, len(tokens), -1)
+        if layout is None:
+            return positions
+        if layout.lengths is None:
+            raise ValueError(
+                "The prompt has a placeholder for every token of its videos, and those of dropped tokens have no "
+                f"positions. {USE_OURS}, or pass `retention_ratio=1.0` without a budget."
+            )
+        order, rotary = positions[:1], positions[1:]
+        return torch.cat([order, torch.empty_like(rotary).scatter(2, layout.order.expand_as(rotary), rotary)])
 
     def rope_index(self, input_ids: Tensor, mask: Tensor, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return the parent's positions (3, B, L) of tokens (B, L), and its `rope_deltas` (B, 1).

@@ -8,12 +8,11 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationMixin
+from transformers import GenerationMixin, modeling_utils
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
@@ -32,9 +31,9 @@ from ..hosting.in_transformers import (
     without,
 )
 from .conversation_cache import Conversation, cached_rows
-from .prompt_compression import TEXT, Prepared, VidCom2ModelMixin, rows_of_layers
-from .prompt_layout import Layout, remaining
-from .refusals import OF_GENERATE, ON_A_FILLED_CACHE, USE_OURS, Asked, refuse
+from .prompt_compression import TEXT, Prepared, VidCom2ModelMixin, has_media, rows_of_layers
+from .prompt_layout import Layout
+from .refusals import OF_GENERATE, ON_A_FILLED_CACHE, USE_OURS, refuse
 
 GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
 IGNORED_LABEL = -100
@@ -92,9 +91,10 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         Raises:
             ValueError: if settings, placeholders, labels or other inputs do not fit.
         """
-        self._share_config()
-        call = self.model.prepared(inputs, self._encoded)
-        self._check_invocations(inputs.get("input_ids"), call.layout)
+        if not has_media(inputs):  # The inner model does the rest.
+            self._share_config()
+            return super().forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, return_dict=True)
+        call = self._prepared(inputs)
         inputs = call.inputs
         if call.layout is None:
             outputs = super().forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, return_dict=True)
@@ -102,10 +102,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             if labels is not None:
                 inputs = inputs | _labels(labels, inputs, call.layout, logits_to_keep)
             outputs = super().forward(**inputs, return_dict=True)
-            layout, wanted = call.layout, logits_to_keep
-            if isinstance(wanted, int):  # 0 takes all of them.
-                layout, wanted = replace(layout, rows=layout.rows[:, -wanted:]), slice(None)
-            outputs.logits = _picked(layout.of_caller(outputs.logits), wanted)
+            outputs.logits = picked(call.layout.of_caller(outputs.logits), logits_to_keep)
             outputs.hidden_states = rows_of_layers(outputs.hidden_states, call.layout)
         call.after.note_on(outputs.get(CACHE))
         return outputs
@@ -114,21 +111,23 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         """Encode videos or images in the inner model's `forward`, where accelerate and FSDP have weights in place."""
         return self.model(**inputs, only_features=which, return_dict=True)
 
-    def _check_invocations(self, input_ids: Tensor | None, layout: Layout | None) -> None:
-        """Check that no dropped token follows the last invocation of an aLoRA. PEFT counts back from the end of the
-        caller's prompt to where the adapter begins, which in a shorter one would be before its invocation."""
-        if input_ids is None or layout is None:
-            return
-        for config in (getattr(self, "peft_config", None) or {}).values():
-            invocation = getattr(config, "alora_invocation_tokens", None) or ()
-            for row, order in zip(input_ids.tolist(), layout.order):
-                starts = [at for at in range(len(row)) if invocation and row[at : at + len(invocation)] == invocation]
-                since = min(len(row) - starts[-1], layout.rows.shape[1]) if starts else 0
-                if int((order >= layout.rows.shape[1] - since).sum()) < since:
-                    raise ValueError(
-                        "In a prompt, video tokens or padding that the model would drop follow the invocation of an "
-                        f"aLoRA. Ask after the video. {USE_OURS}, or pass `retention_ratio=1.0` without a budget."
-                    )
+    def _prepared(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> Prepared:
+        """Return what the inner model's `prepared` does.
+
+        Raises:
+            ValueError: also where an aLoRA would begin too early. PEFT counts back from the end of the caller's prompt
+                to where it begins, which in a prompt that was shortened would be before its invocation.
+        """
+        self._share_config()
+        call = self.model.prepared(inputs, self._encoded, has_whole_conversation)
+        adapters = (getattr(self, "peft_config", None) or {}).values()
+        is_shortened = call.layout is not None and call.layout.lengths is None
+        if is_shortened and any(getattr(each, "alora_invocation_tokens", None) for each in adapters):
+            raise ValueError(
+                "An aLoRA is active, and PEFT counts from the end of the prompt, which the model shortens, where it "
+                f"begins. {USE_OURS}, or pass `retention_ratio=1.0` without a budget."
+            )
+        return call
 
     def _share_config(self) -> None:
         """Give the inner model the head's config, which the user may have replaced.
@@ -166,14 +165,13 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         inputs = kwargs.pop("inputs", None)
         if inputs is not None:
             kwargs.setdefault("input_ids", inputs)
-        self._share_config()
         name = "input_ids" if kwargs.get("input_ids") is not None else "inputs_embeds"
-        if getattr(kwargs.get("generation_config"), "is_assistant", False):  # It drafts from the prompt as text.
-            return super().generate(**without(kwargs, ("mm_encoder_outputs",)))
-        if kwargs.get(name) is None:  # The parent begins from nothing.
-            return super().generate(**without(kwargs, pop_settings(dict(kwargs))))
+        is_assistant = getattr(kwargs.get("generation_config"), "is_assistant", False)  # It drafts from text alone.
+        if is_assistant or kwargs.get(name) is None:  # Without a prompt, the parent begins from nothing.
+            self._share_config()
+            return super().generate(**without(kwargs, ("mm_encoder_outputs", *pop_settings(dict(kwargs)))))
         check_tensors({name: kwargs[name], "attention_mask": kwargs.get("attention_mask")})
-        self._check_asked(kwargs)
+        self._check_asked(kwargs, kwargs[name])
         tokens, cache, given = kwargs[name], kwargs.get(CACHE), kwargs.get("attention_mask")
         if kwargs.get("mm_encoder_outputs") is not None:
             # `generate` repeats the features in place for beams, so it gets copies.
@@ -183,40 +181,33 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         if not before.is_known and 0 < tokens.shape[1] <= before.length:  # What this means is the parent's to say.
             return super().generate(**without(kwargs, pop_settings(dict(kwargs))) | {"attention_mask": given})
         _check_whole_conversation(tokens, mask, before)
-        call = self.model.prepared(kwargs, self._encoded, has_whole_conversation=True)
-        self._check_invocations(kwargs.get("input_ids"), call.layout)
-        arguments = self._of_whole_conversation(call, name, tokens, mask, before)
+        call = self._prepared(kwargs, has_whole_conversation=True)
+        arguments = self._of_whole_conversation(call, name, tokens, before)
         if arguments.get("attention_mask") is mask:
             arguments["attention_mask"] = given  # where nothing changed, the parent infers it as ever
-        self._count_for_caller(arguments, tokens.shape[1], arguments[name].shape[1])
+        self._count_for_caller(arguments, tokens.shape[1], dropped=tokens.shape[1] - arguments[name].shape[1])
         result = super().generate(**arguments)
         repeats = max(self._setting(kwargs, "num_beams") or 1, self._setting(kwargs, "num_return_sequences") or 1)
         for each in {id(one): one for one in (cache, getattr(result, CACHE, None))}.values():
             call.after.repeated(repeats).note_on(each)
         return result if name == "inputs_embeds" else _with_prompt(result, tokens, arguments[name].shape[1])
 
-    def _check_asked(self, kwargs: dict[str, Any]) -> None:
-        """Refuse arguments with which videos or a filled cache cannot be right."""
-        names = ("pixel_values_videos", "mm_encoder_outputs")
-        if "pixel_values_videos" in self.model.video_arguments:  # Frames are among the images.
-            names += ("pixel_values",)
-        asked = Asked(kwargs, functools.partial(self._setting, kwargs), names)
-        cache, num_prompts = kwargs.get(CACHE), len(kwargs["input_ids" if asked.has("input_ids") else "inputs_embeds"])
-        if cache is not None and cache.get_seq_length() > 0:
-            refuse(ON_A_FILLED_CACHE, asked)
-            for name in ("num_beams", "num_return_sequences"):
-                number = asked.setting(name) or 1
-                if number > 1 and cached_rows(cache) == num_prompts:
-                    raise ValueError(
-                        f"`{name}` is {number}, but the KV cache has one row for each prompt. Repeat its rows: "
-                        f"`past_key_values.batch_repeat_interleave({number})`, or start over without it."
-                    )
-        if any(kwargs.get(each) is not None for each in ("pixel_values_videos", "pixel_values", "mm_encoder_outputs")):
+    def _check_asked(self, kwargs: dict[str, Any], tokens: Tensor) -> None:
+        """Refuse arguments with which images, videos or a filled cache cannot be right."""
+        asked, cache = functools.partial(self._setting, kwargs), kwargs.get(CACHE)
+        if has_media(kwargs):
             refuse(OF_GENERATE, asked)
+        if cache is None or cache.get_seq_length() == 0:
+            return
+        refuse(ON_A_FILLED_CACHE, asked)
+        repeats = max(asked("num_beams") or 1, asked("num_return_sequences") or 1)
+        if repeats > 1 and cached_rows(cache) == len(tokens):
+            raise ValueError(
+                f"`num_beams` or `num_return_sequences` is {repeats}, but the KV cache has one row for each prompt. "
+                f"Repeat its rows: `past_key_values.batch_repeat_interleave({repeats})`, or start over without it."
+            )
 
-    def _of_whole_conversation(
-        self, call: Prepared, name: str, tokens: Tensor, mask: Tensor, before: Conversation
-    ) -> dict[str, Any]:
+    def _of_whole_conversation(self, call: Prepared, name: str, tokens: Tensor, before: Conversation) -> dict[str, Any]:
         """Return a call's arguments for the cached tokens, too, of which `generate` expects ids, mask and positions."""
         arguments, length = dict(call.inputs), before.length
         if self.model.uses_mrope and name == "input_ids" and (self.model.kinds(arguments[name][:, -1:]) > TEXT).any():
@@ -226,55 +217,24 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             )
         if not length:
             return arguments
-        past = tokens[:, : before.caller_length]
-        if before.masks is not None:
-            past = self._shortened(past, mask[:, : before.caller_length], length)
+        past = before.laid_out(tokens[:, : before.caller_length])
         arguments[name] = torch.cat([past, arguments[name]], dim=1)
         positions = arguments.get("position_ids")
         if positions is not None and positions.shape[-1] < arguments[name].shape[1]:  # Nothing reads the cached ones.
             arguments["position_ids"] = torch.cat([positions.new_zeros(*positions.shape[:-1], length), positions], -1)
         return arguments
 
-    def _shortened(self, past: Tensor, mask: Tensor, length: int) -> Tensor:
-        """Return as many ids (B, P) of a conversation as the KV cache holds tokens of it. Which placeholders are left
-        out makes no difference.
-
-        Raises:
-            ValueError: if it has more text than that.
-        """
-        is_text = (self.model.kinds(past) <= TEXT) & (mask.cumsum(dim=1) > 0)
-        others = (~is_text).long()
-        ranks = others.flip(1).cumsum(dim=1).flip(1)  # counted from the end
-        kept = is_text | (ranks <= length - is_text.sum(dim=1, keepdim=True))
-        if bool((kept.sum(dim=1) != length).any()):
-            raise ValueError(
-                f"The conversation of {past.shape[1]} tokens does not fit the {length} tokens of the KV cache, into "
-                "which the model shortened it. Pass all of its ids as they were, or start over without the cache."
-            )
-        return past.gather(1, remaining(kept))
-
-    def _count_for_caller(self, arguments: dict[str, Any], length: int, run: int) -> None:
-        """Let `max_length` and `min_length` count the caller's prompt, not the shorter one.
-
-        Args:
-            length: the number of tokens of the caller's prompt.
-            run: the number of tokens that the model runs.
-
-        Raises:
-            ValueError: if `max_length` leaves no room for new tokens.
-        """
-        if length == run:
-            return
+    def _count_for_caller(self, arguments: dict[str, Any], length: int, dropped: int) -> None:
+        """Let `max_length` and `min_length` count the caller's prompt, of which some tokens are dropped."""
         most = self._setting(arguments, "max_length")
-        if most is not None and self._setting(arguments, "max_new_tokens") is None and most <= length:
+        if dropped and most is not None and self._setting(arguments, "max_new_tokens") is None and most <= length:
             raise ValueError(
                 f"`max_length` is {most}, but the prompt has {length} tokens, which leaves no room for new ones. Pass "
                 "`max_new_tokens`, or a larger `max_length`."
             )
         for name in ("max_length", "min_length"):
-            limit = self._setting(arguments, name)
-            if limit:
-                arguments[name] = max(0, limit - (length - run))
+            if dropped and (limit := self._setting(arguments, name)):
+                arguments[name] = max(0, limit - dropped)
 
     def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
         """Return the parent's candidate generator. Beside videos, an assistant model drafts from the prompt as text,
@@ -306,6 +266,14 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             if value is not None:
                 return value
         return None
+
+
+def _picked(rows: Tensor, wanted: Any) -> Tensor:
+    """Return the rows that `logits_to_keep` names, as Transformers 5.19 does."""
+    return rows[:, slice(-wanted, None) if isinstance(wanted, int) else wanted]
+
+
+picked = getattr(modeling_utils, "slice_logits_to_keep", _picked)
 
 
 def _with_prompt(result: Any, prompt: Tensor, length: int) -> Any:
@@ -378,13 +346,3 @@ def _labels(labels: Tensor, inputs: dict[str, Any], layout: Layout, logits_to_ke
     if shifted is not None:
         found["shift_labels"] = torch.cat([short[:, 1:], shifted[:, -1:]], dim=1)
     return found
-
-
-def _picked(rows: Tensor, wanted: Any) -> Tensor:
-    """Return those of the rows (B, L, ...) that `logits_to_keep` names, in one of the forms that Transformers takes."""
-    if not isinstance(wanted, Tensor):  # It is a slice or a list.
-        return rows[:, wanted]
-    wanted = wanted.to(rows.device)
-    if wanted.dtype == torch.bool:
-        return rows[wanted] if wanted.ndim == 2 else rows[:, wanted]
-    return rows[:, wanted] if wanted.ndim == 1 else rows.take_along_dim(wanted[..., None], dim=1)

@@ -1,10 +1,11 @@
 """What a KV cache must know of its conversation beside keys and values, where the stock class would not know it.
 
 Keys and values do not tell at which position the next token stands, if images or videos take up positions of their own
-(M-RoPE), nor how long the caller's prompt was before it was shortened. The model cannot remember this, since it may
-serve other chats in between. So it lives with the cache, as a `Conversation`, which follows when the cache's rows are
-picked, repeated or reordered, and when the cache is copied. For that the cache becomes an instance of a subclass made
-on the spot. It stays the same object and the same kind of cache, for which Transformers and its users ask.
+(M-RoPE), nor which of the caller's tokens they are, if the prompt was shortened. The model cannot remember this, since
+it may serve other chats in between. So it lives with the cache, as a `Conversation`, which follows when the cache's
+rows are picked, repeated or reordered, and when the cache is copied. For that the cache becomes an instance of a
+subclass made on the spot. It stays the same object and the same kind of cache, for which Transformers and its users
+ask.
 """
 
 import functools
@@ -14,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..hosting.in_transformers import ParentCache, is_2d
+from ..hosting.in_transformers import ParentCache
+from .prompt_layout import Layout, laid_out
 
 
 def positions_by_order(mask: Tensor) -> Tensor:
@@ -42,8 +44,8 @@ class Conversation:
         previous: what the cache held before these.
         offset: (B, 1) position of the next token minus the number of attended tokens; None if the stock class's own
             positions are right.
-        masks: of a prompt that the model shortened, which of its P cached tokens are no padding, (B, P) bool, and which
-            of the caller's C tokens were not hidden, (B, C) bool. None if the cached tokens are the caller's.
+        order: (B, P) int64: of the first P cached tokens, where each is in the caller's conversation; -1 at padding
+            that the model made. Each later one is the caller's next. None if all are the caller's, in order.
     """
 
     length: int
@@ -52,7 +54,7 @@ class Conversation:
     least: int = 0
     previous: "Conversation | None" = None
     offset: Tensor | None = None
-    masks: tuple[Tensor, Tensor] | None = None
+    order: Tensor | None = None
 
     @classmethod
     def of(cls, cache: Any, num_rows: int) -> "Conversation":
@@ -62,7 +64,7 @@ class Conversation:
             num_rows: the number of prompts, each of which may have several rows of the cache, side by side.
 
         Raises:
-            ValueError: if the cache was cropped into a prompt that was shortened, or has other rows.
+            ValueError: if the cache was cropped into a prompt that is only known as a whole, or has other rows.
         """
         length = 0 if cache is None else int(cache.get_seq_length())
         known: Conversation | None = getattr(cache, "conversation", None)
@@ -71,17 +73,11 @@ class Conversation:
         least = min(length, known.length)
         while known.previous is not None and least < known.least and least <= known.previous.length:
             known = known.previous  # A turn was undone.
-        if known.masks is not None and least < known.masks[0].shape[1]:
-            raise ValueError(
-                f"The KV cache was cropped to {least} tokens, into a prompt of {known.masks[1].shape[1]} tokens that "
-                f"the model shortened to {known.masks[0].shape[1]}. Start over without it, or write prompts with this "
-                "project's processor, which are short from the start."
-            )
         if least < known.least:
             raise ValueError(
                 f"The KV cache was cropped to {least} tokens, into a prompt whose images or videos end at token "
-                f"{known.least}, and where its tokens stand is only known as a whole. Crop it behind them, or to what "
-                "was there before this prompt."
+                f"{known.least}, or which the model shortened, and where its tokens stand is only known as a whole. "
+                "Crop it behind them, or to what was there before this prompt, or start over without it."
             )
         rows = num_rows if known.num_rows is None else known.num_rows
         if rows % num_rows:
@@ -94,24 +90,42 @@ class Conversation:
     @property
     def num_rows(self) -> int | None:
         """B; None if nothing about single rows is known."""
-        of_rows = self.masks[0] if self.masks is not None else self.offset
+        of_rows = self.offset if self.order is None else self.order
         return None if of_rows is None else len(of_rows)
 
-    def later(self, number: int, num_cached: int | None = None) -> "Conversation":
-        """Return it with more tokens of the caller's, of which all are cached, or only some."""
-        cached = number if num_cached is None else num_cached
-        return replace(self, length=self.length + cached, caller_length=self.caller_length + number)
+    def later(self, number: int, layout: Layout | None = None) -> "Conversation":
+        """Return it with more tokens of the caller's, in their order, or as they were laid out."""
+        after = replace(self, length=self.length + number, caller_length=self.caller_length + number)
+        if layout is None:
+            return after
+        order, new = self._whole_order(layout.order), layout.order
+        order = torch.cat([order, torch.where(new < 0, new, new + self.caller_length)], dim=1)
+        return replace(after, length=order.shape[1], order=order)
+
+    def _whole_order(self, like: Tensor) -> Tensor:
+        """Return the order of all cached tokens, for as many rows as `like` has."""
+        known = like.new_empty(len(like), 0) if self.order is None else self.order.to(like.device)
+        num_later = self.length - known.shape[1]
+        later = torch.arange(self.caller_length - num_later, self.caller_length, device=like.device)
+        return torch.cat([known, later.expand(len(like), -1)], dim=1)
+
+    def laid_out(self, past: Tensor) -> Tensor:
+        """Return ids or embeddings (B, length, ...) of the cached tokens, from all of the caller's."""
+        if self.order is None:
+            return past
+        order = self._whole_order(past[:, :0])
+        return laid_out(torch.where(order < 0, order[:, -1:], order), past)  # padding repeats a token of the prompt
 
     def rows(self, index: Any) -> "Conversation":
         """Return that of a cache whose rows were picked, repeated or reordered."""
 
-        def picked(value: Tensor) -> Tensor:
+        def picked(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return None if value is None else value.rows(index)
             return value[index.to(value.device) if isinstance(index, Tensor) else index]
 
-        masks = None if self.masks is None else (picked(self.masks[0]), picked(self.masks[1]))
-        offset = None if self.offset is None else picked(self.offset)
-        previous = None if self.previous is None else self.previous.rows(index)
-        return replace(self, masks=masks, offset=offset, previous=previous)
+        of_rows = {name: picked(getattr(self, name)) for name in ("order", "offset", "previous")}
+        return replace(self, **of_rows)
 
     def repeated(self, repeats: int) -> "Conversation":
         """Return that of a cache that holds each prompt several times, side by side, as for beams."""
@@ -119,45 +133,26 @@ class Conversation:
             return self
         return self.rows(torch.arange(self.num_rows).repeat_interleave(repeats))
 
-    def check_mask(self, given: Any, num_rows: int, num_new: int) -> None:
-        """Check that a caller's mask covers the conversation, unless it has four axes.
-
-        Raises:
-            ValueError: if it does not.
-        """
-        shape = (num_rows, self.caller_length + num_new)
-        if is_2d(given) and tuple(given.shape) != shape:
-            raise ValueError(
-                f"`attention_mask` is {tuple(given.shape)}, but must be {shape}: it covers the {self.caller_length} "
-                f"tokens of the conversation for which the KV cache stands, and {num_new} new ones."
-            )
-
-    def with_new(
-        self, given: Tensor | None, num_rows: int, num_new: int, device: torch.device
-    ) -> tuple[Tensor, Tensor]:
-        """Return masks over cached and new tokens: (B, P + n) over those that run, and (B, C + n) over the caller's.
+    def masks(self, given: Tensor | None, new: Tensor) -> tuple[Tensor, Tensor]:
+        """Return masks over the cached tokens (B, length), and over the caller's new tokens (B, n).
 
         Args:
-            given: the caller's mask (B, C + n); None hides nothing but padding.
+            given: the caller's mask (B, C + n) over the conversation; None hides nothing but padding.
+            new: (B, n, ...) the new tokens.
 
         Raises:
-            ValueError: if it covers other tokens, or hides others than before of a prompt that was shortened.
+            ValueError: if it covers other tokens.
         """
-        self.check_mask(given, num_rows, num_new)
-        shape = (num_rows, self.caller_length + num_new)
-        if self.masks is None:
-            of_caller = torch.ones(shape, dtype=torch.long, device=device) if given is None else given
-            return of_caller, of_caller
-        cached, before = (each.long().to(device) for each in self.masks)
-        num_before = before.shape[1]
-        of_caller = nn.functional.pad(before, (0, shape[1] - num_before), value=1) if given is None else given
-        if not torch.equal(of_caller[:, :num_before].bool(), before.bool()):
+        shape = (len(new), self.caller_length + new.shape[1])
+        if given is None:
+            given = torch.ones(shape, dtype=torch.long, device=new.device)
+        elif tuple(given.shape) != shape:
             raise ValueError(
-                "`attention_mask` hides other tokens than before, of a prompt in the KV cache that the model "
-                "shortened. Hide the same ones, or write prompts with this project's processor, which are short from "
-                "the start."
+                f"`attention_mask` is {tuple(given.shape)}, but must be {shape}: it covers the {self.caller_length} "
+                f"tokens of the conversation for which the KV cache stands, and {new.shape[1]} new ones."
             )
-        return torch.cat([cached.to(of_caller.dtype), of_caller[:, num_before:]], dim=1), of_caller
+        past, of_new = given.tensor_split([self.caller_length], dim=1)
+        return (past if self.order is None else laid_out(self._whole_order(past), past)), of_new
 
     def note_on(self, cache: Any) -> None:
         """Attach it to a cache."""
@@ -218,7 +213,7 @@ class RemembersConversation(ParentCache):
         known = self.conversation
         if known is None or self.in_use:
             return
-        if known.masks is None and (known.offset is None or not known.offset.any()):
+        if known.order is None and (known.offset is None or not known.offset.any()):
             return  # It is as the stock class would have filled it.
         raise ValueError(
             f"The KV cache holds {known.caller_length} tokens of a conversation with images or videos that a VidCom² "

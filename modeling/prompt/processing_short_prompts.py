@@ -7,9 +7,8 @@ model can be told to keep as many, and the prompt is short wherever Transformers
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from transformers import ProcessorMixin
@@ -19,6 +18,7 @@ from ...configuration.saved_with_code import SavedWithCode
 from ..hosting.in_transformers import pop_settings
 from ..methods.compression import num_kept_tokens
 from ..registered_methods import METHODS as METHODS  # so that their count rules are here
+from .prompt_layout import spread
 
 if TYPE_CHECKING:
     ParentProcessor = ProcessorMixin
@@ -229,17 +229,6 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         names = processor.video_processor.model_input_names
         processor.video_processor.model_input_names = list(dict.fromkeys([*names, NUM_KEPT]))
         return found
-
-
-def spread(total: int, sizes: Sequence[int]) -> Iterator[int]:
-    """Yield how many of K placeholders each group gets: evenly by size, but at least one, so that each can be seen.
-
-    Args:
-        total: K, between the number of groups and the sum of their sizes.
-    """
-    left, room = total - len(sizes), max(1, sum(sizes) - len(sizes))
-    for before, after in pairwise(accumulate((size - 1 for size in sizes), initial=0)):
-        yield 1 + left * after // room - left * before // room
 
 
 def _taken(arguments: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

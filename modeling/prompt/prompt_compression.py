@@ -25,15 +25,14 @@ from ..hosting.in_transformers import (
     pop_settings,
     register_like,
     take_parents_signatures,
-    whole_videos,
     with_prompt_extent,
     without,
     without_token_types,
 )
 from ..methods.compression import VideoCompression
 from .conversation_cache import Conversation, positions_by_order, using
-from .prompt_layout import Group, Layout, between_ends, with_budgets, without_dropped
-from .refusals import OF_STOCK_PROMPTS, Asked, refuse
+from .prompt_layout import Layout, with_budgets, without_dropped
+from .refusals import OF_STOCK_PROMPTS, USE_OURS, refuse
 
 logger = logging.get_logger(__name__)
 MARK, TEXT, IMAGE, VIDEO, SOUND = range(-1, 4)  # What a token stands for. A mark is text that tells what others are.
@@ -56,6 +55,42 @@ class Prepared:
     inputs: dict[str, Any]
     layout: Layout | None
     after: Conversation
+
+
+@dataclass(frozen=True)
+class Turn:
+    """New tokens of a call, behind those in the KV cache.
+
+    Attributes:
+        inputs: the call's arguments, with its tokens laid out.
+        tokens: (B, n) ids or (B, n, dim) embeddings of the caller.
+        attended: (B, n) the caller's mask of them.
+        layout: how they are laid out, as n' tokens; None if they are the caller's.
+        mask: (B, P + n') over the P cached tokens and those.
+        start: (B, 1) the first position after those in the KV cache.
+        begins: whether the conversation begins with them, in a call of `forward`.
+        spreads: whether kept tokens stay at their positions in the full prompt (`compression_positions="original"`).
+        follows: whether the order of the tokens that run is not the caller's, here or in the cache.
+    """
+
+    inputs: dict[str, Any]
+    tokens: Tensor
+    attended: Tensor
+    layout: Layout | None
+    mask: Tensor
+    start: Tensor
+    begins: bool
+    spreads: bool
+    follows: bool
+
+    @property
+    def num_new(self) -> int:
+        return self.tokens.shape[1] if self.layout is None else self.layout.order.shape[1]
+
+    @property
+    def run(self) -> Tensor:
+        """(B, n') mask of the tokens that run."""
+        return self.mask[:, self.mask.shape[1] - self.num_new :]
 
 
 class VidCom2ModelMixin(VideoFeaturesMixin):
@@ -134,18 +169,16 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     def check_mask(self, mask: Tensor, num_cached: int) -> None:
         """Check a mask (B, P + n) over P cached and n new tokens, in families whose attention cannot hide any token."""
 
-    def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
-        """Return M-RoPE positions of n new tokens in the full prompt (3, B, n), and of a text token after them (B, 1).
-
-        Args:
-            new: the arguments of `forward` for the new tokens, including a mask (B, n).
-            start: (B, 1) the first position after those in the KV cache.
-        """
-        raise NotImplementedError
-
-    def has_positions_of_its_own(self, inputs: dict[str, Any]) -> bool:
-        """Whether new tokens have other M-RoPE positions than their order, since images or videos are among them."""
-        return _has_media(inputs)
+    def positions_of(self, turn: Turn) -> tuple[Tensor | None, Tensor]:
+        """Return `position_ids` of the tokens that run, None if the parent's own are right, and the position of a text
+        token after them (B, 1)."""
+        attended, layout = turn.run, turn.layout
+        if layout is not None and turn.spreads:
+            full = layout.in_full(turn.attended, 1)
+            positions = turn.start + positions_by_order(full).gather(1, layout.places)
+            return positions, turn.start + full.sum(dim=1, keepdim=True)
+        positions = turn.start + positions_by_order(attended) if turn.follows else None
+        return positions, turn.start + attended.sum(dim=1, keepdim=True)
 
     # -----------------------------------------------------------------------------------------------------------------
     # forward
@@ -156,9 +189,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Run the parent's `forward` on the tokens that stay.
 
         Hidden states have a row for each token of the caller's. In a prompt of a stock processor, a dropped token gets
-        the row of the last token kept before it, from which the model predicts what follows. `router_logits` of a
-        mixture of experts have as many rows, among which each that the language model ran is equally often, since other
-        libraries balance experts by them and the caller's mask. `attentions` cover the tokens that ran.
+        the row of the last token kept before it, from which the model predicts what follows. `attentions` and
+        `router_logits` cover the tokens that ran.
 
         Args:
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
@@ -171,7 +203,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         if only_features is not None:
             return self._only_features(only_features, inputs)
-        call, mask = self.prepared(inputs), inputs.get("attention_mask")
+        call = self.prepared(inputs)
         with using(call.inputs.get(CACHE)):
             inputs = with_prompt_extent(self._with_features_for_parent(call.inputs), self.config.get_text_config())
             outputs: Any = super().forward(**inputs, return_dict=True)
@@ -179,8 +211,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if call.layout is not None:
             outputs.last_hidden_state = call.layout.of_caller(outputs.last_hidden_state)
             outputs.hidden_states = rows_of_layers(outputs.hidden_states, call.layout)
-            if outputs.get("router_logits") is not None:
-                outputs.router_logits = tuple(call.layout.spread(each, mask) for each in outputs.router_logits)
+            if outputs.get("router_logits") is not None and call.layout.lengths is None:
+                raise ValueError(
+                    "`output_router_logits` asks the model without its head for a row for each token of a prompt that "
+                    f"it shortens. {USE_OURS}, or call the model with its head, which balances the experts itself."
+                )
         return outputs
 
     def _only_features(self, which: str, inputs: dict[str, Any]) -> Any:
@@ -215,35 +250,64 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             ValueError: on a setting outside its accepted set, and if videos, placeholders, mask or cache do not fit.
         """
         inputs, encode = dict(inputs), encode or self._only_features
-        if _has_media(inputs):
+        if has_media(inputs):
             check_tensors(inputs)
         overrides = pop_settings(inputs, self.of_parent)
         settings = self.config.compression_settings(**overrides)
         name = "inputs_embeds" if inputs.get("input_ids") is None else "input_ids"
-        before = Conversation.of(inputs.get(CACHE), len(inputs[name]))
+        before, past = Conversation.of(inputs.get(CACHE), len(inputs[name])), None
         if has_whole_conversation:
             past, inputs[name] = inputs[name].tensor_split([before.caller_length], dim=1)
-            self._check_known(past, before, settings)
         inputs = self.with_videos(inputs, settings)
-        tokens = inputs[name]
+        tokens, given = inputs[name], inputs.get("attention_mask")
         features = self._chosen(inputs, settings, overrides, encode)
+        if not has_whole_conversation:  # `generate` encodes images by itself
+            inputs = self._with_images_encoded(inputs, encode)
         if features is None:
             inputs = self._with_all_features(inputs, overrides, encode)
-            layout = kinds = None
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
-                if inputs.get("attention_mask") is None and before.masks is not None:
-                    inputs["attention_mask"], _ = before.with_new(None, len(tokens), tokens.shape[1], tokens.device)
-                self._check_run(inputs, before)
+                if given is None and before.order is not None:
+                    inputs["attention_mask"] = torch.cat(before.masks(None, tokens), dim=1)
+                elif is_2d(given) and tokens.shape[1] > 1:  # Of a single step, the device is not asked.
+                    self.check_mask(given, before.length)
                 return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
-        else:
-            before.check_mask(inputs.get("attention_mask"), len(tokens), tokens.shape[1])
-            inputs, layout, kinds = self._laid_out(inputs, name, features, before)
-        if _has_media(inputs):
+        elif given is not None and not is_2d(given):
+            shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
+        spreads = not self.uses_mrope and settings.compression_positions == "original"
+        spreads = spreads and (settings.may_drop or features is not None)
+        self._check_known(before, past, settings, spreads)
+        if has_media(inputs) or spreads:
             before = replace(before, is_known=True)
-        call = self._with_positions(inputs, tokens, layout, kinds, before, settings, has_whole_conversation)
-        if (inputs.get("mm_encoder_outputs") or {}).get("video") is None or has_whole_conversation:
-            return call  # `generate` encodes images by itself
-        return replace(call, inputs=self._with_images_encoded(call.inputs, encode))
+        if features is None and not self.uses_mrope and before.order is None and before.offset is None:
+            if is_2d(given):
+                self.check_mask(given, before.length)
+            return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
+        past_mask, attended = before.masks(given if is_2d(given) else None, tokens)
+        layout = kinds = None
+        if features is not None:
+            inputs, layout, kinds = self._laid_out(inputs, name, features, before, attended)
+        run = attended if layout is None else layout.laid_out(attended)
+        # Where placeholders move past hidden text, the mask of the tokens that run is another one, too.
+        is_moved = layout is not None and (layout.lengths is None or not torch.equal(run, attended))
+        start = past_mask.sum(dim=1, keepdim=True) + (0 if before.offset is None else before.offset.to(run.device))
+        follows = is_moved or before.order is not None or before.offset is not None
+        mask = torch.cat([past_mask, run], dim=1)
+        begins = before.length == 0 and not has_whole_conversation
+        turn = Turn(inputs, tokens, attended, layout, mask, start, begins, spreads, follows)
+        self.check_mask(mask, before.length)
+        positions, following = self.positions_of(turn)
+        after = before.later(tokens.shape[1], layout if is_moved else None)
+        if self.uses_mrope or before.offset is not None or (spreads and layout is not None):
+            after = replace(after, is_known=True, offset=following - mask.sum(dim=1, keepdim=True))
+        if after.offset is not None or (layout is not None and not layout.is_in_order):
+            kinds = self.kinds_of(tokens, inputs) if kinds is None else kinds
+            for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
+                after = replace(after, least=after.length if is_moved else before.length + last + 1, previous=before)
+        inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, layout)
+        if is_2d(given) or (given is None and not bool(mask.all())):
+            inputs = inputs | {"attention_mask": mask}
+        return Prepared(inputs, layout, after)
 
     # --- Which tokens stay
 
@@ -292,38 +356,45 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         }
 
     def _with_images_encoded(self, inputs: dict[str, Any], encode: Encode) -> dict[str, Any]:
-        """Return a call's arguments with features of its images in place of their pixels."""
-        if inputs.get("pixel_values") is None:
+        """Return a call's arguments with features of images in place of their pixels, if there are videos beside."""
+        encoded = inputs.get("mm_encoder_outputs") or {}
+        has_videos = inputs.get("pixel_values_videos") is not None or encoded.get("video") is not None
+        if inputs.get("pixel_values") is None or not has_videos:
             return inputs
-        encoded = (inputs.get("mm_encoder_outputs") or {}) | {"image": encode("images", inputs)}
-        return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded}
+        return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded | {"image": encode("images", inputs)}}
 
     # --- Where they stand
 
     def _laid_out(
-        self, inputs: dict[str, Any], name: str, features: VidCom2VideoFeatures, before: Conversation
+        self,
+        inputs: dict[str, Any],
+        name: str,
+        features: VidCom2VideoFeatures,
+        before: Conversation,
+        mask: Tensor,
     ) -> tuple[dict[str, Any], Layout, Tensor]:
         """Lay out the new tokens of a call, and put the features of its videos in their place. Return what each token
         stands for, too.
 
         Args:
             name: that of the tokens, `"input_ids"` or `"inputs_embeds"`.
+            mask: (B, n) the caller's mask of them.
 
         Raises:
             ValueError: if the placeholders do not fit the videos, or the mask hides some.
         """
-        tokens, compressions, mask = inputs[name], features.video_compressions, inputs.get("attention_mask")
+        tokens, compressions, attended = inputs[name], features.video_compressions, mask.bool()
         kinds, num_new = self.kinds_of(tokens, inputs), tokens.shape[1]
-        attended = mask[:, -num_new:].bool() if is_2d(mask) else torch.ones_like(kinds, dtype=torch.bool)
         _check_attended(kinds, attended)
         padding: Any = 0
         if inputs.get(NUM_KEPT) is not None:
             sizes = self.group_sizes(compressions, inputs)
-            groups = [_groups(each, of_video) for each, of_video in zip(compressions, sizes, strict=True)]
-            layout = with_budgets(kinds == VIDEO, groups)
+            videos = [(of_video, each.placeholders) for of_video, each in zip(sizes, compressions, strict=True)]
+            layout = with_budgets(kinds == VIDEO, videos)
         else:
-            refuse(OF_STOCK_PROMPTS, Asked(inputs))
-            layout = without_dropped(between_ends(attended) & self._kept(kinds, compressions))
+            refuse(OF_STOCK_PROMPTS, inputs.get)
+            stays = [(each.num_placeholders, each.placeholders) for each in compressions]
+            layout = without_dropped(attended, kinds == VIDEO, stays)
             if name == "input_ids":
                 # A pad token would be new to the prompt, and `repetition_penalty` would see it. A mark would change
                 # what other tokens stand for.
@@ -331,45 +402,21 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 padding = tokens.gather(1, is_text.int().argmax(dim=1, keepdim=True))
         if name == "input_ids":
             tokens = self.distinct_ids(tokens, kinds)
-        moved = {each: inputs[each] for each in PER_TOKEN if inputs.get(each) is not None}
-        for each, values in moved.items():
-            values = torch.as_tensor(values, device=tokens.device)
-            if before.length:  # The tokens before those of a turn are the end of the last answer.
-                values = nn.functional.pad(values, (max(0, num_new - values.shape[1]), 0))
-            if values.shape[1] < num_new:
+        moved = {}
+        for each in PER_TOKEN:
+            if inputs.get(each) is None:
+                continue
+            values = torch.as_tensor(inputs[each], device=tokens.device)
+            missing = num_new - values.shape[1]
+            if missing > 0 and not before.length:
                 raise ValueError(
                     f"`{each}` is {tuple(values.shape)}, but there are {num_new} new tokens. Pass what the processor "
                     "returns."
                 )
-            moved[each] = layout.laid_out(values[:, -num_new:])
+            # Earlier turns are left out. The tokens before those of this turn are the end of the last answer.
+            moved[each] = layout.laid_out(nn.functional.pad(values, (missing, 0)))
         inputs = self.with_features(inputs, _ready(features)) | {name: layout.laid_out(tokens, padding)} | moved
         return inputs, layout, layout.laid_out(kinds)
-
-    def _kept(self, kinds: Tensor, compressions: Sequence[VideoCompression]) -> Tensor:
-        """Return a bool mask (B, L) that is False at the placeholders of dropped tokens.
-
-        Raises:
-            ValueError: if the placeholders of a prompt do not belong to whole videos.
-        """
-        is_video = kinds == VIDEO
-        indices, sizes = zip(*((each.placeholders, each.num_placeholders) for each in compressions), strict=True)
-        counts = is_video.sum(dim=1).tolist()
-        if not any(counts):
-            raise ValueError(
-                f"There are {len(sizes)} videos, but no placeholders for them among the new tokens. Videos of earlier "
-                "turns are in the KV cache: leave their pixels out."
-            )
-        if not whole_videos(counts, sizes):
-            raise ValueError(
-                f"The prompts hold {counts} video placeholders (token {self.config.video_token_id}), but "
-                f"`pixel_values_videos` holds videos of {list(sizes)}. Build both with the checkpoint's processor, "
-                f"pass on all that it returns (`{NUM_KEPT}`, if it is this project's), and don't truncate the prompt."
-            )
-        stays = [
-            torch.zeros(size, dtype=torch.bool, device=index.device).index_fill_(0, index, True)
-            for index, size in zip(indices, sizes, strict=True)
-        ]
-        return torch.ones_like(is_video).masked_scatter(is_video, torch.cat(stays).to(kinds.device))
 
     def is_video(self, input_ids: Tensor) -> Tensor:
         """Return which tokens stand for the tokens of a video: bool, of the same shape."""
@@ -396,94 +443,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
     # --- At which positions
 
-    def _with_positions(
-        self,
-        inputs: dict[str, Any],
-        tokens: Tensor,
-        layout: Layout | None,
-        kinds: Tensor | None,
-        before: Conversation,
-        settings: CompressionSettings,
-        has_whole_conversation: bool,
-    ) -> Prepared:
-        """Give the new tokens a mask and positions, where the parent's own would not be right.
-
-        Args:
-            inputs: the call's arguments, with its tokens laid out.
-            tokens: (B, n) ids or (B, n, dim) embeddings of the caller's new tokens.
-            kinds: (B, n') int32: what those that are laid out stand for.
-
-        Raises:
-            ValueError: if the mask does not fit, or it is not known where the positions of cached tokens end.
-        """
-        given, length = inputs.get("attention_mask"), before.length
-        num_rows, num_new = tokens.shape[:2]
-        num_run = num_new if layout is None else layout.order.shape[1]
-        after = before.later(num_new, num_run)
-        if layout is None and not self.uses_mrope and before.masks is None and before.offset is None:
-            self._check_run(inputs, before)
-            if settings.compression_positions == "original" and settings.may_drop:
-                if length and not before.is_known and not has_whole_conversation:
-                    self._known_offset(before)
-                after = replace(after, is_known=True)
-            return Prepared(self.with_token_types(inputs), None, after)
-        if not self.uses_mrope or has_whole_conversation or length == 0:
-            offset = before.offset
-        else:
-            offset = self._known_offset(before)
-        is_own_mask = given is not None and not is_2d(given)  # Such a mask says nothing about positions.
-        if is_own_mask and layout is not None:
-            shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
-            raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
-        mask, callers_mask = before.with_new(None if is_own_mask else given, num_rows, num_new, tokens.device)
-        of_caller = mask[:, length:]
-        attended = of_caller if layout is None else layout.laid_out(of_caller)
-        mask = torch.cat([mask[:, :length], attended], dim=1)
-        self.check_mask(mask, length)
-        num_tokens = mask.sum(dim=1, keepdim=True)
-        start = num_tokens - attended.sum(dim=1, keepdim=True) + (0 if offset is None else offset.to(mask.device))
-        order = positions_by_order(mask)[:, length:]
-        positions, following = None, start + attended.sum(dim=1, keepdim=True)
-        is_original = layout is not None and settings.compression_positions == "original"
-        is_shortened = before.masks is not None or (layout is not None and layout.lengths is None)
-        # Where placeholders move past hidden text, the mask of the tokens that run is another one, too.
-        is_shortened = is_shortened or (layout is not None and not torch.equal(attended, of_caller))
-        if self.uses_mrope:
-            rotary = None
-            if layout is not None or self.has_positions_of_its_own(inputs):
-                rotary, following = self._rotary(inputs, tokens, of_caller, layout, start)
-            elif length == 0 and not has_whole_conversation:  # The parent counts the padding of a prompt of text alone.
-                following = torch.full_like(num_tokens, num_run)
-            else:
-                rotary = (start + positions_by_order(attended)).expand(3, -1, -1)
-            if rotary is not None:  # Each kept token keeps its own (t, h, w), beside the order that masks use.
-                positions = torch.stack([order, *rotary])
-        elif is_original:
-            assert layout is not None
-            full = layout.in_full(of_caller, 1)
-            positions = start + positions_by_order(full).gather(1, layout.places)
-            following = start + full.sum(dim=1, keepdim=True)
-        elif offset is not None or is_shortened:
-            positions = start + positions_by_order(attended)
-        if self.uses_mrope or is_original or offset is not None:
-            after = replace(after, is_known=True, offset=following - num_tokens)
-        if is_shortened:
-            after = replace(after, is_known=True, masks=(mask.bool(), callers_mask.bool()))
-        if after.offset is not None or (layout is not None and not layout.is_in_order):
-            kinds = self.kinds_of(tokens, inputs) if kinds is None else kinds
-            for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
-                least = length + (num_run if is_shortened else last + 1)
-                after = replace(after, is_known=True, least=least, previous=before)
-        inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, layout)
-        if not is_own_mask and (given is not None or not bool(mask.all())):
-            inputs = inputs | {"attention_mask": mask}
-        return Prepared(inputs, layout, after)
-
-    def _check_run(self, inputs: dict[str, Any], before: Conversation) -> None:
-        """Check a mask that the language model gets as it is."""
-        if is_2d(mask := inputs.get("attention_mask")):
-            self.check_mask(mask, before.length)
-
     def _positioned(self, inputs: dict[str, Any], positions: Tensor, layout: Layout | None) -> dict[str, Any]:
         """Return the arguments with positions, and with token types only where attention reads them."""
         given = inputs.get("position_ids")
@@ -497,54 +456,32 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         typed = self.with_token_types(inputs)
         return (without_token_types(inputs) if typed is inputs else typed) | {"position_ids": positions}
 
-    def _rotary(
-        self, inputs: dict[str, Any], tokens: Tensor, attended: Tensor, layout: Layout | None, start: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return M-RoPE positions of new tokens (3, B, n), and of a text token after them (B, 1). They are those of the
-        full prompt, into which dropped tokens are put back."""
-        ids = tokens if tokens.ndim == 2 else self.ids_like(tokens)
-        if layout is None:
-            return self.rotary_positions(inputs | {"input_ids": ids, "attention_mask": attended}, start)
-        ids = self.distinct_ids(ids, self.kinds(ids))
-        full = {"input_ids": layout.in_full(ids, self.video_id), "attention_mask": layout.in_full(attended, 1)}
-        positions, following = self.rotary_positions(inputs | full, start)
-        return positions.gather(2, layout.places.to(positions.device).expand(3, -1, -1)), following
-
-    def _known_offset(self, before: Conversation) -> Tensor:
-        """Return at which offset the next token stands on a filled cache.
-
-        Raises:
-            ValueError: if it is not known, as with a cache that was rebuilt from its keys and values.
-        """
-        if before.offset is None:
-            raise ValueError(
-                f"The KV cache holds {before.length} tokens, and it is not known where their positions end: another "
-                "model filled it, this one did before `vidcom2.apply`, or it was rebuilt from keys and values. Pass "
-                "the cache that this model's `generate` or `forward` filled, pass `position_ids`, or start over "
-                "without it."
-            )
-        return before.offset
-
-    def _check_known(self, past: Tensor, before: Conversation, settings: CompressionSettings) -> None:
-        """Check that it is known what a cache holds of a conversation with images or videos.
+    def _check_known(
+        self, before: Conversation, past: Tensor | None, settings: CompressionSettings, spreads: bool
+    ) -> None:
+        """Check that it is known what a KV cache holds, where that matters.
 
         Args:
-            past: ids or embeddings of the cached tokens.
+            past: ids or embeddings of the cached tokens; None if a call does not have them.
+            spreads: whether positions are not the order of the tokens.
 
         Raises:
             ValueError: if it is not.
         """
-        if before.is_known or not past.shape[1]:
+        if before.is_known or not before.length:
             return
-        kinds = self.kinds(past if past.ndim == 2 else self.ids_like(past))
-        if self.uses_mrope and bool((kinds > TEXT).any()):
-            self._known_offset(before)
-        if settings.may_drop and bool((kinds == VIDEO).any()):
+        if past is None:
+            matters = self.uses_mrope or spreads
+        else:
+            kinds = self.kinds(past if past.ndim == 2 else self.ids_like(past))
+            matters = bool((kinds > TEXT if self.uses_mrope else (kinds == VIDEO) & settings.may_drop).any())
+        if matters:
             raise ValueError(
-                f"The KV cache holds {before.length} tokens with videos among them, and it is not known whether the "
-                "model shortened their prompt: another model filled it, this one did before `vidcom2.apply`, or it was "
-                "rebuilt from keys and values. Pass the cache that this model's `generate` or `forward` filled, pass "
-                "`retention_ratio=1.0` if it holds the prompt as it is, or start over without it."
+                f"The KV cache holds {before.length} tokens, and it is not known where their positions end, or whether "
+                "the model shortened their prompt: another model filled it, this one did before `vidcom2.apply`, or it "
+                "was rebuilt from keys and values. Pass the cache that this model's `generate` or `forward` filled, "
+                "or start over without it. To continue without knowing, pass `retention_ratio=1.0` to `generate` where "
+                "positions are the order of the tokens, or `position_ids` to `forward`."
             )
 
     def _warn_of_length(self, position_ids: Tensor) -> None:
@@ -566,7 +503,7 @@ def _ready(features: Any) -> VidCom2VideoFeatures:
     return VidCom2VideoFeatures(pooler_output=videos, deepstack_features=getattr(features, "deepstack_features", None))
 
 
-def _has_media(inputs: dict[str, Any]) -> bool:
+def has_media(inputs: dict[str, Any]) -> bool:
     pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
     encoded = (inputs.get("mm_encoder_outputs") or {}).values()
     return any(each is not None for each in (*pixels, *encoded))
@@ -588,15 +525,6 @@ def positions_made_for(text_config: Any) -> int | None:
 def rows_of_layers(layers: Sequence[Tensor | None] | None, layout: Layout) -> tuple[Tensor | None, ...] | None:
     """Return rows of each layer for the caller's tokens; a layer that was not asked for is None and stays so."""
     return None if layers is None else tuple(None if each is None else layout.of_caller(each) for each in layers)
-
-
-def _groups(compression: VideoCompression, sizes: Sequence[int]) -> list[Group]:
-    """Divide the placeholders of a video that stay among its groups."""
-    kept, start, groups = compression.placeholders, 0, []
-    for size in sizes:
-        groups.append(Group(size, kept[(kept >= start) & (kept < start + size)] - start))
-        start += size
-    return groups
 
 
 def _checked(

@@ -8,22 +8,12 @@ out.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-
-@dataclass(frozen=True)
-class Group:
-    """One group of a video's placeholders.
-
-    Attributes:
-        size: how many placeholders it has in the full prompt.
-        kept: (k,) int64: which of these stay.
-    """
-
-    size: int
-    kept: Tensor
+from ..hosting.in_transformers import whole_videos
 
 
 @dataclass(frozen=True)
@@ -45,10 +35,7 @@ class Layout:
 
     def laid_out(self, values: Tensor, padding: Tensor | int = 0) -> Tensor:
         """Return ids, types, labels, a mask or embeddings (B, L, ...) of the caller's prompts for these."""
-        order = self.order.to(values.device)
-        found = _gathered(values, order.clamp(min=0))
-        is_token = (order >= 0).view(*order.shape, *[1] * (values.ndim - 2))
-        return torch.where(is_token, found, padding)
+        return laid_out(self.order, values, padding)
 
     def of_caller(self, rows: Tensor) -> Tensor:
         """Return a row (B, L, ...) of the model's output (B, L', ...) for each token of the caller's prompts."""
@@ -59,18 +46,6 @@ class Layout:
         """Whether the tokens are the caller's, each at its place."""
         places = torch.arange(self.rows.shape[1], device=self.order.device)
         return self.lengths is not None and bool((self.order == places).all())
-
-    def spread(self, rows: Tensor, mask: Tensor | None) -> Tensor:
-        """Return rows (B·L, ...) for the caller's tokens of rows (B·L', ...), each equally often for a prompt's tokens.
-
-        Args:
-            mask: the caller's mask, which ends with these tokens; None hides none.
-        """
-        (num_rows, num_run), num_new = self.order.shape, self.rows.shape[1]
-        attended = torch.ones_like(self.rows) if mask is None else mask[:, -num_new:].to(self.rows)
-        ranks, kept = attended.cumsum(dim=1) - 1, (self.order >= 0).sum(dim=1, keepdim=True)
-        places = ranks.clamp(min=0) * kept // attended.sum(dim=1, keepdim=True).clamp(min=1) + num_run - kept
-        return _gathered(rows.view(num_rows, num_run, -1), places.to(rows.device)).flatten(0, 1)
 
     def in_full(self, values: Tensor, of_dropped: int) -> Tensor:
         """Return ids or a mask (B, L) of the caller's prompts for the full prompts (B, F), with 0 at padding.
@@ -87,6 +62,13 @@ class Layout:
         return full.scatter(1, self.places.to(values.device), values)
 
 
+def laid_out(order: Tensor, values: Tensor, padding: Tensor | int = 0) -> Tensor:
+    """Return values (B, L, ...) in the order (B, L') of a layout, with `padding` where it is -1."""
+    order = order.to(values.device)
+    is_token = (order >= 0).view(*order.shape, *[1] * (values.ndim - 2))
+    return torch.where(is_token, _gathered(values, order.clamp(min=0)), padding)
+
+
 def _gathered(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(1, index.view(*index.shape, *[1] * (values.ndim - 2)).expand(*index.shape, *values.shape[2:]))
 
@@ -96,18 +78,39 @@ def _gathered(values: Tensor, index: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def without_dropped(kept: Tensor) -> Layout:
-    """Lay out prompts of which some tokens are dropped.
+def without_dropped(attended: Tensor, is_video: Tensor, videos: Sequence[tuple[int, Tensor]]) -> Layout:
+    """Lay out prompts without the placeholders of dropped tokens, and without the padding on either side of a prompt.
 
     A dropped token gets the row of the last token kept before it, from which the model predicts what follows.
 
     Args:
-        kept: (B, L) bool: which tokens stay.
+        attended: (B, L) the mask.
+        is_video: (B, L) bool: which tokens are placeholders of videos.
+        videos: for each video, in the order of the prompts, how many placeholders it has, and which of them stay.
+
+    Raises:
+        ValueError: if the placeholders do not fit the videos.
     """
-    order = remaining(kept)
-    counts = kept.long().cumsum(dim=1)
-    rows = (order.shape[1] - counts[:, -1:] + counts - 1).clamp(min=0)
-    return Layout(order, order.clamp(min=0), rows)
+    sizes = [size for size, _ in videos]
+    if not whole_videos(is_video.sum(dim=1).tolist(), sizes):
+        raise _misfit(is_video, sizes)
+    starts = accumulate(sizes, initial=0)
+    places = torch.cat([stay + start for (_, stay), start in zip(videos, starts)]).to(is_video.device)
+    stays = torch.zeros(sum(sizes), dtype=torch.bool, device=is_video.device).index_fill(0, places, True)
+    kept = between_ends(attended) & torch.ones_like(is_video).masked_scatter(is_video, stays)
+    length, counts = int(kept.sum(dim=1).max()), kept.long().cumsum(dim=1)
+    places = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, kept.shape[1] - length :]
+    order = torch.where(kept.gather(1, places), places, -1)
+    return Layout(order, order.clamp(min=0), rows=(length - counts[:, -1:] + counts - 1).clamp(min=0))
+
+
+def _misfit(is_video: Tensor, numbers: Sequence[int]) -> ValueError:
+    return ValueError(
+        f"The prompts hold {is_video.sum(dim=1).tolist()} video placeholders, but there are videos of {list(numbers)}. "
+        "Build both with the same call of the checkpoint's processor, pass on all that it returns "
+        "(`num_kept_video_tokens`, if it is this project's), and don't truncate the prompt. Videos of earlier turns "
+        "are in the KV cache: leave their pixels out."
+    )
 
 
 def between_ends(attended: Tensor) -> Tensor:
@@ -116,78 +119,82 @@ def between_ends(attended: Tensor) -> Tensor:
     return (counts > 0) & (counts - attended.long() < counts[:, -1:])
 
 
-def remaining(kept: Tensor) -> Tensor:
-    """Return where each row of a bool mask (B, L) is True: (B, L') int64, ascending, padded on the left with -1."""
-    length = int(kept.sum(dim=1).max())
-    places = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, kept.shape[1] - length :]
-    return torch.where(kept.gather(1, places), places, -1)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # A prompt with a placeholder for each token that stays
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def with_budgets(is_video: Tensor, videos: Sequence[Sequence[Group]]) -> Layout:
+def spread(total: int, sizes: Sequence[int]) -> Iterator[int]:
+    """Yield how many of K placeholders each group gets: evenly by size, but at least one, so that each can be seen.
+
+    Args:
+        total: K, between the number of groups and the sum of their sizes.
+    """
+    left, room = total - len(sizes), max(1, sum(sizes) - len(sizes))
+    for before, after in pairwise(accumulate((size - 1 for size in sizes), initial=0)):
+        yield 1 + left * after // room - left * before // room
+
+
+def with_budgets(is_video: Tensor, videos: Sequence[tuple[Sequence[int], Tensor]]) -> Layout:
     """Lay out prompts so that each group of placeholders is as long as its frame's budget.
 
     Args:
         is_video: (B, L) bool: which tokens are placeholders of videos.
-        videos: the groups of each video, in the order of the prompts.
+        videos: for each video, in the order of the prompts, how many placeholders each of its groups has in the full
+            prompt, and which of all these stay, (K,) int64.
 
     Raises:
         ValueError: if the placeholders do not fit the videos.
     """
-    left = iter(videos)
-    order, places, rows, lengths = zip(*(_of_prompt(prompt, left) for prompt in is_video.cpu()))
-    if next(left, None) is not None:
-        raise _misfit(is_video, videos)
+    numbers = [len(kept) for _, kept in videos]
+    counts, left = is_video.sum(dim=1).tolist(), iter(videos)
+    fits = whole_videos(counts, numbers) and all(len(sizes) <= len(kept) for sizes, kept in videos)
+    of_prompts = []
+    for prompt, count in zip(is_video.cpu(), counts if fits else ()):
+        of_prompt: list[tuple[Sequence[int], Tensor]] = []
+        while sum(len(kept) for _, kept in of_prompt) < count:
+            of_prompt.append(next(left))
+        laid = _of_prompt(prompt, of_prompt)
+        fits = fits and laid is not None
+        of_prompts.append(laid)
+    if not fits:
+        raise _misfit(is_video, numbers)
+    order, places, rows, lengths = zip(*of_prompts)
     of_prompts = torch.tensor(lengths)
-    padding = of_prompts.max() - of_prompts
-    tensors = (torch.stack(order), torch.stack(places) + padding[:, None], torch.stack(rows), of_prompts)
-    return Layout(*(each.to(is_video.device) for each in tensors))
+    tensors = torch.stack(order), torch.stack(places) + (of_prompts.max() - of_prompts)[:, None], torch.stack(rows)
+    return Layout(*(each.to(is_video.device) for each in (*tensors, of_prompts)))
 
 
-def _of_prompt(is_video: Tensor, videos: Iterator[Sequence[Group]]) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Return the order, the places and the rows (L,) of one prompt, and the length of the full one."""
-    edges = torch.nn.functional.pad(is_video.long(), (1, 1)).diff().nonzero().flatten().tolist()
-    runs = list(zip(edges[::2], edges[1::2]))
-    order, places, rows = [], [], torch.arange(len(is_video))
-    length = full = done = 0  # of what is laid out, of the full prompt, of the caller's
-
-    def put(tokens: Tensor, in_full: Tensor, size: int) -> None:
-        nonlocal length, full
-        order.append(tokens)
-        places.append(full + in_full)
-        length, full = length + len(tokens), full + size
-
-    def put_text(start: int, end: int) -> None:
-        rows[start:end] = torch.arange(length, length + end - start)
-        put(torch.arange(start, end), torch.arange(end - start), end - start)
-
-    while runs:
-        groups = next(videos, ())
-        of_video, runs = runs[: len(groups)], runs[len(groups) :]
-        pool = torch.cat([torch.arange(*run) for run in of_video] or [torch.empty(0, dtype=torch.int64)])
-        if not groups or len(of_video) < len(groups) or len(pool) != sum(len(group.kept) for group in groups):
-            raise _misfit(is_video[None], [groups])
-        for (start, end), group in zip(of_video, groups):
-            put_text(done, start)
-            taken, pool = pool[: len(group.kept)], pool[len(group.kept) :]
-            # The last placeholder of a group predicts the text behind it, and so does the token before that text here.
-            last = max(0, length + len(taken) - 1)
-            rows[start:end] = (length + torch.arange(end - start)).clamp(max=last)
-            rows[end - 1] = last
-            put(taken, group.kept.cpu(), group.size)
-            done = end
-    put_text(done, len(is_video))
-    return torch.cat(order), torch.cat(places), rows, full
-
-
-def _misfit(is_video: Tensor, videos: Sequence[Sequence[Group]]) -> ValueError:
-    kept = [sum(len(group.kept) for group in groups) for groups in videos]
-    return ValueError(
-        f"The prompts hold {is_video.sum(dim=1).tolist()} video placeholders, but {kept} tokens of the videos are "
-        "kept. Build both with the same call of the repo's processor, and don't truncate the prompt. Videos of earlier "
-        "turns are in the KV cache: leave their pixels out."
+def _of_prompt(
+    is_video: Tensor, videos: Sequence[tuple[Sequence[int], Tensor]]
+) -> tuple[Tensor, Tensor, Tensor, int] | None:
+    """Return the order, the places and the rows (L,) of one prompt, and the length of the full one; None if text stands
+    within a group of placeholders."""
+    sizes = [size for of_video, _ in videos for size in of_video]
+    starts = accumulate((sum(of_video) for of_video, _ in videos), initial=0)
+    # of the placeholders that stay, where they are among those of the full prompt
+    kept = torch.cat(
+        [is_video.new_empty(0, dtype=torch.int64), *(each.cpu() + at for (_, each), at in zip(videos, starts))]
     )
+    edges = nn.functional.pad(is_video.long(), (1, 1)).diff().nonzero().flatten()
+    written = edges[1::2] - edges[::2]
+    if len(written) != len(sizes):  # Videos without text between them make one run.
+        written = torch.tensor([number for of_video, each in videos for number in spread(len(each), of_video)])
+    ends_in_full, ends = (nn.functional.pad(torch.as_tensor(each).cumsum(0), (1, 0)) for each in (sizes, written))
+    group = torch.searchsorted(ends_in_full[1:], kept, right=True)
+    ends_here = nn.functional.pad(group.bincount(minlength=len(sizes)).cumsum(0), (1, 0))
+    # how many groups are before each token of text, and how much text before each group
+    before = is_video.cumsum(0)[~is_video]
+    groups_before = torch.searchsorted(ends[1:], before, right=True)
+    if not torch.equal(ends[groups_before], before):
+        return None
+    text_before = torch.searchsorted(groups_before, torch.arange(len(sizes)), right=True)[group]
+    here, in_full = torch.empty(2, len(is_video), dtype=torch.int64)
+    here[is_video], in_full[is_video] = torch.arange(len(kept)) + text_before, kept + text_before
+    text = torch.arange(len(before))
+    here[~is_video], in_full[~is_video] = text + ends_here[groups_before], text + ends_in_full[groups_before]
+    # The last placeholder of a group predicts the text behind it, and so does the token before that text here.
+    ends_group = nn.functional.pad(is_video[:-1] & ~is_video[1:], (0, 1))
+    rows = torch.where(ends_group, here.roll(-1) - 1, here).clamp(min=0)
+    order = here.argsort()
+    return order, in_full[order], rows, len(before) + sum(sizes)

@@ -14,26 +14,7 @@ from ..hosting.in_transformers import SEQUENCE_LENGTHS
 CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a caller asks for.
-
-    Attributes:
-        arguments: the arguments of `forward` or `generate`.
-        setting: returns what `generate` would use for a name: the argument, or the generation config's value.
-        video_names: the arguments that may hold videos.
-    """
-
-    arguments: dict[str, Any]
-    setting: Callable[[str], Any] = lambda name: None
-    video_names: Sequence[str] = ("pixel_values_videos", "mm_encoder_outputs")
-
-    @property
-    def has_videos(self) -> bool:
-        return any(map(self.has, self.video_names))
-
-    def has(self, name: str) -> bool:
-        return self.arguments.get(name) is not None
+Asked = Callable[[str], Any]  # returns what a call has under a name: an argument, or the generation config's value
 
 
 @dataclass(frozen=True)
@@ -59,36 +40,36 @@ USE_OURS = "Write the prompt with this project's processor, which is short from 
 OF_STOCK_PROMPTS = (
     Refusal(
         "`position_ids`",
-        lambda asked: asked.has("position_ids"),
+        lambda asked: asked("position_ids") is not None,
         "`position_ids` cannot be given for a prompt that the model shortens: positions follow from the kept tokens.",
         f"{USE_OURS}, leave them out, or pass `retention_ratio=1.0` without a budget.",
     ),
     Refusal(
         "`cu_seq_lens_q` and the other lengths of packed prompts",
-        lambda asked: any(asked.has(name) for name in SEQUENCE_LENGTHS),
+        lambda asked: any(asked(name) is not None for name in SEQUENCE_LENGTHS),
         "`cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k` are the lengths of packed prompts before "
         "their tokens are dropped.",
         f"{USE_OURS}, or pass `retention_ratio=1.0` without a budget.",
     ),
 )
 
-# Refused by `generate` with videos.
+# Refused by `generate` with images or videos.
 OF_GENERATE = (
     Refusal(
         "`prefill_chunk_size` on Transformers 5.19",
-        lambda asked: not CHUNKS_FEATURES and asked.has_videos and asked.setting("prefill_chunk_size") is not None,
+        lambda asked: not CHUNKS_FEATURES and asked("prefill_chunk_size") is not None,
         "`prefill_chunk_size` with videos needs a newer Transformers, which splits the video features into chunks.",
         "Leave it out, or upgrade Transformers.",
     ),
     Refusal(
         '`cache_implementation="paged"`',
-        lambda asked: asked.arguments.get("cache_implementation") == "paged",
+        lambda asked: asked("cache_implementation") == "paged",
         '`cache_implementation="paged"` generates from token ids alone, without the videos.',
         "Leave it out.",
     ),
     Refusal(
         "`token_healing`",
-        lambda asked: bool(asked.setting("token_healing")),
+        lambda asked: bool(asked("token_healing")),
         "`token_healing` rewrites the prompt from its text, without its videos.",
         "Leave it out.",
     ),
@@ -98,7 +79,7 @@ OF_GENERATE = (
 ON_A_FILLED_CACHE = tuple(
     Refusal(
         f"`{name}` on a filled cache",
-        lambda asked, name=name: asked.setting(name) is not None,
+        lambda asked, name=name: asked(name) is not None,
         f"`{name}` cannot continue a filled KV cache: Transformers would feed the prompt again.",
         "Leave it out, or start over without the cache.",
     )

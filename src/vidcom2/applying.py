@@ -57,23 +57,24 @@ def apply(model: Model, processor: ProcessorMixin | None = None, **settings: Any
     check_settings_of("the model", _family_of(loaded), settings)
     if processor is not None:
         check_processor("`processor`", processor, _family_of(loaded))
-    if _is_ours(type(loaded)):
-        if processor is not None:
-            shorten(copy.copy(processor), loaded.config)  # raises before the config has changed
-        _set_together(loaded.config, settings)
-        if processor is not None:
-            shorten(processor, loaded.config)
-        return model
-    stock_config = loaded.config
-    if not (family := _family_of(loaded)).runs_here:
-        family.config_class()  # It says which Transformers has the classes.
-    new_class = _class_for(loaded)
-    config = with_settings(stock_config, new_class.config_class, settings)
+    changes = left_out(loaded.config.as_dict(), settings) | settings if _is_ours(type(loaded)) else None
+    if changes is None:
+        if not (family := _family_of(loaded)).runs_here:
+            family.config_class()  # It says which Transformers has the classes.
+        new_class = _class_for(loaded)
+        config = with_settings(loaded.config, new_class.config_class, settings)
+    else:
+        new_class, config = None, copy.copy(loaded.config)
+        _set(config, changes)
     config.compression_settings(**_of_every_family(settings))  # what is spelled out must be read
     if processor is not None:
         shorten(copy.copy(processor), config)  # raises what the change below would, before the model has changed
-    _turn(model, loaded, new_class, lambda: copy.copy(config) if config is stock_config else config)
-    loaded.__dict__[STOCK_CONFIG] = stock_config
+    if changes is not None:
+        _set(loaded.config, changes)
+    else:
+        stock_config = loaded.config
+        _turn(model, loaded, new_class, lambda: copy.copy(config) if config is stock_config else config)
+        loaded.__dict__[STOCK_CONFIG] = stock_config
     if processor is not None:
         shorten(processor, config)
     return model
@@ -273,14 +274,9 @@ def _rebound(holder: nn.Module, module: nn.Module, to: type) -> Iterator[tuple[s
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _set_together(config: Any, settings: dict[str, Any]) -> None:
-    """Set all settings, or none of them if one is refused. Stored ones that a new method does not read are left out."""
-    changes = left_out(config.as_dict(), settings) | settings
-    tried = copy.copy(config)
-    for each in (tried, config):
-        for name, value in changes.items():
-            setattr(each, name, value)
-        each.compression_settings(**_of_every_family(settings))
+def _set(config: Any, changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        setattr(config, name, value)
 
 
 def _of_every_family(settings: dict[str, Any]) -> dict[str, Any]:

@@ -179,7 +179,6 @@ def convert_llava_video(
     embedding = "model.embed_tokens.weight"
     config.dtype = dtype = DTYPES[next(shard.tensors[embedding][0] for shard in shards if embedding in shard.tensors)]
     num_bytes = sum(shard.num_bytes for shard in shards)
-    target.parent.mkdir(parents=True, exist_ok=True)
     with growing_folder(target) as incomplete:
         free = shutil.disk_usage(incomplete).free
         if free < num_bytes:

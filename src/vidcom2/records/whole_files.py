@@ -62,6 +62,7 @@ def growing_folder(target: Path) -> Iterator[Path]:
         OptionError: if `target` exists, or if another process is making it.
     """
     check_free(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
     made = f"{str(target)!r} is being made by another process. Wait until it ends, or name another folder."
     with _alone(target, made) as folder:
         check_free(target)  # the other process may just have ended
@@ -72,7 +73,7 @@ def growing_folder(target: Path) -> Iterator[Path]:
 def check_free(target: Path) -> None:
     """Check that nothing has this name. Raises an OptionError if something does."""
     if os.path.lexists(target):
-        raise OptionError(f"{str(target)!r} exists already. Remove it or name another folder.")
+        raise OptionError(f"{str(target)!r} exists already. Name a new folder, or remove it.")
 
 
 @contextmanager

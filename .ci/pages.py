@@ -11,6 +11,7 @@ from pathlib import Path
 
 import transformers
 
+from vidcom2.cli.app import COMMANDS
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from vidcom2.families import FAMILIES, PROCESSORS
 from vidcom2.hub_upload.model_card import purpose
@@ -150,6 +151,14 @@ def check_links() -> None:
             name, _, anchor = link.partition("#")
             target = path.parent / name if name else path
             assert target.exists() and (not anchor or anchor in anchors(target)), (path, link)
+
+
+def check_commands_and_navigation() -> None:
+    named = re.findall(r"^\| (`[\w-]+`(?:, `[\w-]+`)*) \|", page("docs/command_line.md"), flags=re.MULTILINE)
+    shown = {name for cell in named for name in re.findall(r"`([\w-]+)`", cell)}
+    assert shown >= COMMANDS.keys(), COMMANDS.keys() - shown
+    navigation = page("mkdocs.yml").split("\nnav:\n")[1]
+    assert not [each.name for each in (ROOT / "docs").glob("*.md") if f": {each.name}\n" not in navigation]
 
 
 def check_readme_and_changelog() -> None:

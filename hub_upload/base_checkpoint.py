@@ -3,7 +3,7 @@
 import glob
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,8 @@ READ_ONLY = (CONFIG, CARD)  # read, but replaced by new ones
 
 @dataclass(frozen=True)
 class BaseFile:
-    """A file of the base.
-
-    Attributes:
-        path: the path in the repo, and in the base's folder if the file is there.
-        size: the number of bytes.
-        sha256: the sha256 of the content.
-        on_server: whether the Hub can copy it from the base's repo into another.
-    """
+    """A file of the base: its path in the repo, its size in bytes, and the sha256 of its content. `on_server` says
+    whether the Hub can copy it from the base's repo into another."""
 
     path: str
     size: int
@@ -100,18 +94,18 @@ def local_base(folder: Path, report: Callable[[str], None] = lambda what: None) 
     Raises:
         CheckpointError: if it is not a complete safetensors checkpoint of a family that VidCom² knows.
     """
-    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    paths = [path for path in paths if not any(part.startswith(".") for part in path.split("/"))]
-    check_no_pointers(folder)
-    base = _base(folder.resolve().name, None, folder, paths)
-    files, home = [], folder.resolve()
+    home = folder.resolve()
     held = (home, home.parents[1] / "blobs") if home.parent.name == "snapshots" else (home,)  # as in the Hub's cache
-    for kept in base.files:
-        if not any((folder / kept.path).resolve().is_relative_to(each) for each in held):
-            raise CheckpointError(f"the base's {kept.path} is a link out of it. Copy the file, if it may be published.")
-        report(f"Hashing {kept.path}")
-        files.append(replace(kept, size=(folder / kept.path).stat().st_size, sha256=sha256_of(folder / kept.path)))
-    return replace(base, files=tuple(files))
+
+    def described(path: str) -> BaseFile:
+        if not any((folder / path).resolve().is_relative_to(each) for each in held):
+            raise CheckpointError(f"the base's {path} is a link out of it. Copy the file, if it may be published.")
+        report(f"Hashing {path}")
+        return BaseFile(path, (folder / path).stat().st_size, sha256_of(folder / path))
+
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    check_no_pointers(folder)
+    return _base(home.name, None, folder, [path for path in paths if not re.search(r"(^|/)\.", path)], described)
 
 
 def hub_base(api: HfApi, name: str, revision: str | None) -> Base:
@@ -127,14 +121,14 @@ def hub_base(api: HfApi, name: str, revision: str | None) -> Base:
         listed = api.list_repo_tree(name, recursive=True, revision=commit)
         remote = {file.path: file for file in listed if isinstance(file, RepoFile)}
         folder = _downloaded(api, name, commit, [p for p in remote if KEPT.fullmatch(p) or p in (*READ_ONLY, INDEX)])
-        base = _base(name, commit, folder, sorted(remote))
-        files = []
-        for kept in base.files:
-            file = remote[kept.path]
-            sha256 = file.lfs.sha256 if file.lfs is not None else sha256_of(folder / kept.path)
-            # The Hub copies only files that are in Xet, and not all older files have been moved there.
-            files.append(BaseFile(kept.path, file.size, sha256, on_server=bool(file.lfs and file.xet_hash)))
-    return replace(base, files=tuple(files))
+
+    def described(path: str) -> BaseFile:
+        file = remote[path]
+        sha256 = file.lfs.sha256 if file.lfs is not None else sha256_of(folder / path)
+        # The Hub copies only files that are in Xet, and not all older files have been moved there.
+        return BaseFile(path, file.size, sha256, on_server=bool(file.lfs and file.xet_hash))
+
+    return _base(name, commit, folder, sorted(remote), described)
 
 
 def download_weights(api: HfApi, base: Base) -> None:
@@ -147,30 +141,31 @@ def _downloaded(api: HfApi, name: str, commit: str | None, paths: list[str]) -> 
     return Path(api.snapshot_download(name, revision=commit, allow_patterns=[glob.escape(path) for path in paths]))
 
 
-def _base(name: str, revision: str | None, folder: Path, paths: list[str]) -> Base:
-    """Return a base with only the names of its files, so that a bad one is refused before weights are read or
-    downloaded."""
+def _base(
+    name: str, revision: str | None, folder: Path, paths: list[str], described: Callable[[str], BaseFile]
+) -> Base:
+    """Return the base with these paths. A bad one is refused before its files are `described`, and so hashed."""
+    what = f"the base {name!r}"
     if ADAPTER_CONFIG in paths:
         raise CheckpointError(
-            f"the base {name!r} is a PEFT adapter. Merge it first with `merge_and_unload` and `save_pretrained`."
+            f"{what} is a PEFT adapter. Merge it first with `merge_and_unload` and `save_pretrained`."
         )
     if CONFIG not in paths:
-        raise CheckpointError(f"the base {name!r} has no {CONFIG}, so it is not a Transformers checkpoint.")
+        raise CheckpointError(f"{what} has no {CONFIG}, so it is not a Transformers checkpoint.")
     weights = weight_files(paths, lambda path: read_object(folder / path))
     if (missing := sorted(weights - set(paths))) or not weights:
         raise CheckpointError(
-            f"the base {name!r} lacks the weights {missing}. Only safetensors are published. Load a checkpoint in "
-            "another format with `from_pretrained`, and save it with `save_pretrained`."
+            f"{what} lacks the weights {missing}. Only safetensors are published. Load a checkpoint in another format "
+            "with `from_pretrained`, and save it with `save_pretrained`."
         )
     if odd := sorted(path for path in weights if not WEIGHTS.fullmatch(path)):
         raise CheckpointError(
-            f"the base {name!r} has weights that are no safetensors beside its index: {odd}. Save it with "
-            "`save_pretrained`."
+            f"{what} has weights that are no safetensors beside its index: {odd}. Save it with `save_pretrained`."
         )
     if SINGLE_FILE not in weights:
         weights.add(INDEX)
-    kept = [path for path in paths if path in weights or KEPT.fullmatch(path)]
-    left_out = [path for path in paths if path not in {*kept, *READ_ONLY, ".gitattributes"}]
     config = {name: value for name, value in read_object(folder / CONFIG).items() if name != "_name_or_path"}
-    family = family_of(f"the base {name!r}", config)
-    return Base(name, revision, folder, tuple(BaseFile(path, 0, "") for path in kept), tuple(left_out), config, family)
+    family = family_of(what, config)
+    kept = [path for path in paths if path in weights or KEPT.fullmatch(path)]
+    left_out = tuple(path for path in paths if path not in {*kept, *READ_ONLY, ".gitattributes"})
+    return Base(name, revision, folder, tuple(map(described, kept)), left_out, config, family)

@@ -214,6 +214,7 @@ def model_card(
         license_text=_license_text(of_base),
         base_name=" ".join(base.name.replace("`", "'").split()),
         vllm_command=vllm_command(options.repo, config),
+        plain_vllm_command=plain_vllm_command(options.repo, family) if is_short else None,
         repo=options.repo,
         tag=options.tag,
         short=is_short,
@@ -266,6 +267,19 @@ def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
     exact = method.keeps_by_sizes(config["compression_rounding"])
     overrides = "" if exact else """ --hf-overrides '{"compression_rounding": "exact"}'"""
     return f"vllm serve {repo} --trust-remote-code{overrides}"
+
+
+def plain_vllm_command(repo: str, family: Family) -> str | None:
+    """Return the command with which vLLM's Transformers backend serves a repo that writes short prompts, without this
+    package; None for a family that this backend cannot serve.
+
+    Source: docs/serving.md.
+    """
+    inner: Any = family.model_class.inner_class
+    if inner.uses_mrope or inner.frames_stand_apart or not inner._supports_attention_backend:
+        return None
+    overrides = json.dumps({"auto_map": {"AutoModel": f"{inner.__module__.rpartition('.')[2]}.{inner.__name__}"}})
+    return f"vllm serve {repo} --trust-remote-code --model-impl transformers --hf-overrides '{overrides}'"
 
 
 def missing_in_card(folder: Path, base_model: str | None) -> list[str]:

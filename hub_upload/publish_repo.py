@@ -11,12 +11,13 @@ from ..errors import OptionError
 from ..finding_checkpoints import family_at, folder_named
 from ..hub_calls import HubUnreachable, hub_errors
 from ..records.fingerprints import folder_identity
+from ..records.whole_files import check_free
 from .base_checkpoint import Base, download_weights, hub_base, local_base
 from .model_card import CardOptions, missing_in_card, read_result
 from .publish_options import PublishOptions
 from .publishing import Operation, Remote, check_deletions, check_login, check_target, plan, remote_state
 from .space_repo import stage_space
-from .staging import StagedRepo, check_new, complete, stage
+from .staging import StagedRepo, complete, stage
 from .verification import Check, verify
 
 # It is told what is being done now, or None while huggingface_hub shows its own progress.
@@ -49,12 +50,12 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
         options: options that passed their `check`.
 
     Raises:
-        OptionError, CheckpointError, ResultsError, StagingError: if the options cannot be carried out.
+        OptionError, CheckpointError, ResultsError: if the options cannot be carried out.
         PublishError: if the Hub does not have the base, or the repo would be harmed.
         VerificationError: if the process that runs the checks dies.
     """
     report("Looking at the repo")
-    check_new(folder)
+    check_free(folder)
     remote, notes = _remote(api, options)
     check_target(options, remote)
     if not options.dry_run:

@@ -3,8 +3,9 @@
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi
 from huggingface_hub.errors import (
@@ -29,15 +30,12 @@ NEW_SPACE_CARD = "Check out the configuration reference at https://huggingface.c
 DECISIVE = {SINGLE_FILE, INDEX, "adapter_config.json", "audio_tokenizer_config.json", "custom_generate/generate.py"}
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     """One operation of the commit.
 
     Attributes:
         action: `"add"` (upload), `"copy"` (on the server) or `"delete"`.
-        path: the path in the repo.
-        size: the number of bytes; None for a deletion.
-        sha256: the sha256 of the content; None for a deletion.
+        size, sha256: those of the content; None for a deletion.
         source: the file to upload, or `name@revision` of the repo to copy from.
     """
 
@@ -46,6 +44,14 @@ class Operation:
     size: int | None = None
     sha256: str | None = None
     source: str = ""
+
+    def of_hub(self) -> CommitOperationAdd | CommitOperationCopy | CommitOperationDelete:
+        if self.action == "delete":
+            return CommitOperationDelete(self.path)
+        if self.action == "add":
+            return CommitOperationAdd(self.path, self.source)
+        name, _, commit = self.source.rpartition("@")
+        return CommitOperationCopy(self.path, self.path, src_repo_id=name, src_repo_type="model", src_revision=commit)
 
 
 @dataclass(frozen=True)
@@ -87,34 +93,23 @@ class Published:
 
 
 def remote_state(api: HfApi, repo: str, repo_type: str = "model") -> Remote:
-    """Ask the Hub what is in the repo now.
-
-    Raises:
-        HubUnreachable: if the Hub does not answer.
-        PublishError: if the Hub refuses.
-    """
+    """Ask the Hub what is in the repo now. Raises a PublishError if the Hub refuses, or does not answer."""
     with hub_errors(repo):
         try:
-            info_of = api.model_info if repo_type == "model" else api.space_info
-            info = info_of(repo, files_metadata=True)
-            refs = api.list_repo_refs(repo, repo_type=repo_type)
+            info: Any = api.repo_info(repo, repo_type=repo_type, files_metadata=True)
+            tags = api.list_repo_refs(repo, repo_type=repo_type).tags
         except RepositoryNotFoundError:
             return Remote()
-        siblings = info.siblings or []
-        files = {file.rfilename: str(file.blob_id if file.lfs is None else file.lfs.sha256) for file in siblings}
+        files = {file.rfilename: file.lfs.sha256 if file.lfs else file.blob_id for file in info.siblings or []}
         card = ""
         if CARD in files:
             card_file = api.hf_hub_download(repo, CARD, revision=info.sha, repo_type=repo_type)
             card = Path(card_file).read_text(encoding="utf-8", errors="replace")
-    return Remote(info.sha, files, info.private, {tag.name: tag.target_commit for tag in refs.tags}, card)
+    return Remote(info.sha, files, info.private, {tag.name: tag.target_commit for tag in tags}, card)
 
 
 def check_login(api: HfApi, repo: str, remote: Remote) -> None:
-    """Check early that the user is logged in and may create the repo.
-
-    Raises:
-        PublishError: if not, saying which of the two.
-    """
+    """Check early that the user is logged in and may create the repo. Raises a PublishError if not."""
     with hub_errors(repo):
         try:
             me = api.whoami()
@@ -162,11 +157,8 @@ def check_target(options: PublishOptions, remote: Remote) -> None:
 
 
 def check_deletions(options: PublishOptions, operations: Sequence[Operation], remote: Remote) -> None:
-    """Refuse to delete files that an earlier publication did not write, unless `--force` or `--pr` is given.
-
-    Raises:
-        PublishError: if there are such files.
-    """
+    """Raise a PublishError if files would be deleted that an earlier publication did not write, unless `--force` or
+    `--pr` is given."""
     foreign = [op.path for op in operations if op.action == "delete" and op.path not in remote.listed]
     if foreign and not options.force and not options.pr:
         raise PublishError(
@@ -180,33 +172,29 @@ def plan(staged: StagedRepo, remote: Remote) -> list[Operation]:
 
     `create_commit` would leave them out too, but only while it sends, so a dry run could not say what changes.
     """
-    base = staged.base
-    weights = {} if base is None else {file.path: file for file in base.weights}
-    on_server = {file.path for file in base.files if file.on_server} if base is not None else set()
-    operations: list[Operation] = []
-    for path in sorted({*staged.files, *weights}):
-        if base is not None and path in weights:
-            file, size, sha256 = base.folder / path, weights[path].size, weights[path].sha256
-            held = {sha256}
-        else:
-            file = staged.folder / path
+    base, operations = staged.base, []
+    of_base = {} if base is None else {file.path: file for file in base.files}
+    kept = sorted({*staged.files, *of_base})
+    for path in kept:
+        known, file = of_base.get(path), staged.folder / path
+        if path in staged.files:
             content = file.read_bytes()
             size, sha256 = len(content), hashlib.sha256(content).hexdigest()
             held = {sha256, git_hash(content)}
+        else:  # weights, which stay where the base has them
+            file, size, sha256 = base.folder / path, known.size, known.sha256
+            held = {sha256}
         if remote.files.get(path) in held:
             continue
-        if base is not None and path in on_server:
+        if known is not None and known.on_server:
             operations.append(Operation("copy", path, size, sha256, f"{base.name}@{base.revision}"))
         else:
             operations.append(Operation("add", path, size, sha256, str(file)))
-    kept = {*staged.files, *weights}
-    stale = [
-        path
-        for path in remote.files
-        if path not in kept
-        and (path in remote.listed or (staged.repo_type == "model" and (path in DECISIVE or READ.fullmatch(path))))
-    ]
-    return operations + [Operation("delete", path) for path in sorted(stale)]
+    is_model = staged.repo_type == "model"
+    for path in sorted(remote.files.keys() - kept):
+        if path in remote.listed or (is_model and (path in DECISIVE or READ.fullmatch(path))):
+            operations.append(Operation("delete", path))
+    return operations
 
 
 def publish(
@@ -235,10 +223,8 @@ def publish(
                 api.create_tag(repo, tag=options.tag, revision=head, repo_type=repo_type)
         except PublishError as error:
             why = status_of(error.__cause__) or type(error.__cause__).__name__
-            raise type(error)(
-                f"{repo!r} is published at {head}, but the Hub did not tag it {options.tag!r} ({why}). Run again to "
-                "tag it."
-            ) from error.__cause__
+            untagged = f"{repo!r} is published at {head}, but the Hub did not tag it {options.tag!r} ({why})."
+            raise type(error)(f"{untagged} Run again to tag it.") from error.__cause__
     url = f"{api.endpoint}/{repo}" if options.space is None else f"{api.endpoint}/spaces/{repo}"
     return Published(url, head if operations else None, head, pull_request)
 
@@ -246,18 +232,31 @@ def publish(
 def _commit(
     api: HfApi, options: PublishOptions, base: Base | None, parent: str | None, operations: Sequence[Operation]
 ) -> CommitInfo:
+    """Make the commit. Weights that the Hub cannot copy between the two repos are uploaded."""
+
+    def commit(operations: Sequence[Operation]) -> CommitInfo:
+        is_missing = any(each.action == "add" and not Path(each.source).is_file() for each in operations)
+        if is_missing and base is not None:
+            download_weights(api, base)  # they are on the Hub, but it cannot copy them
+        return api.create_commit(
+            options.target,
+            [each.of_hub() for each in operations],
+            commit_message="Publish with vidcom2",
+            parent_commit=parent,
+            create_pr=options.pr,
+            repo_type=options.repo_type,
+        )
+
     try:
         with hub_errors(options.target):
             try:
-                return _commit_once(api, options, base, parent, operations)
+                return commit(operations)
             except (FileDuplicationError, HfHubHTTPError) as error:
                 if base is None or not _is_refused_copy(error):
                     raise
-                uploads = [
-                    replace(each, action="add", source=str(base.folder / each.path)) if each.action == "copy" else each
-                    for each in operations
-                ]
-                return _commit_once(api, options, base, parent, uploads)
+                copies = [each for each in operations if each.action == "copy"]
+                uploads = [each._replace(action="add", source=str(base.folder / each.path)) for each in copies]
+                return commit([*(each for each in operations if each.action != "copy"), *uploads])
     except HubUnreachable as error:
         if not options.pr:
             raise
@@ -273,30 +272,3 @@ def _is_refused_copy(error: Exception) -> bool:
     if isinstance(error, FileDuplicationError):
         return True
     return route_of(error).endswith("/lfs-files/duplicate") and status_of(error) in (400, 403, 404, 409, 422)
-
-
-def _commit_once(
-    api: HfApi, options: PublishOptions, base: Base | None, parent: str | None, operations: Sequence[Operation]
-) -> CommitInfo:
-    is_missing = any(each.action == "add" and not Path(each.source).is_file() for each in operations)
-    if is_missing and base is not None:
-        download_weights(api, base)  # they are on the Hub, but it cannot copy them
-    return api.create_commit(
-        options.target,
-        [_hub_operation(operation) for operation in operations],
-        commit_message="Publish with vidcom2",
-        parent_commit=parent,
-        create_pr=options.pr,
-        repo_type=options.repo_type,
-    )
-
-
-def _hub_operation(operation: Operation) -> CommitOperationAdd | CommitOperationCopy | CommitOperationDelete:
-    if operation.action == "delete":
-        return CommitOperationDelete(operation.path)
-    if operation.action == "add":
-        return CommitOperationAdd(operation.path, operation.source)
-    name, _, revision = operation.source.rpartition("@")
-    return CommitOperationCopy(
-        operation.path, operation.path, src_repo_id=name, src_repo_type="model", src_revision=revision
-    )

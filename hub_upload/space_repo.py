@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import re
 from collections.abc import Sequence
 from importlib.metadata import requires, version
@@ -10,11 +9,13 @@ from pathlib import Path
 
 from huggingface_hub import SpaceCardData
 
+from ..errors import written_to
+from ..records.whole_files import growing_folder
 from ..repo_shape import CARD
 from ..shipping.shipped_code import LICENSE, license_file
 from .model_card import CITATION, SPACE_MARKER, space_card
 from .publish_options import PublishOptions
-from .staging import StagedRepo, new_folder, staged_files, write_code
+from .staging import StagedRepo, files_in, write_code
 
 APP, REQUIREMENTS, PACKAGE = "app.py", "requirements.txt", "vidcom2"
 APP_TEMPLATE = '''"""The demo of VidCom². README.md says more."""
@@ -33,7 +34,7 @@ def stage_space(folder: Path, options: PublishOptions, packages: Sequence[str] =
         packages: the optional packages that the Space's model needs.
 
     Raises:
-        StagingError: if the folder exists, or cannot be written. What was written is then removed.
+        OptionError: if the folder exists, or cannot be written.
     """
     assert options.model is not None, "`PublishOptions.check` refuses a Space without a model"
     served = json.dumps(options.model)
@@ -60,8 +61,8 @@ def stage_space(folder: Path, options: PublishOptions, packages: Sequence[str] =
         colorFrom="blue",
         colorTo="green",
     )
-    with new_folder(folder):
-        files = write_code(content, folder)
+    with written_to(folder), growing_folder(folder) as made:
+        files = write_code(content, made)
         card = space_card(
             data,
             marker=SPACE_MARKER,
@@ -73,20 +74,17 @@ def stage_space(folder: Path, options: PublishOptions, packages: Sequence[str] =
             license_file=f"{PACKAGE}/{LICENSE}",
             citation=CITATION,
         )
-        card.save(folder / CARD)
-        return StagedRepo(folder, staged_files(folder), repo_type="space")
+        card.save(made / CARD)
+        return StagedRepo(folder, files_in(made), repo_type="space")
 
 
 def package_files() -> dict[str, Path]:
     """Return the files of the package by their paths in it."""
-    package = importlib.import_module(PACKAGE)
     found = {}
     for room in ("", *ROOMS_ELSEWHERE):
-        module = importlib.import_module(f"{PACKAGE}.{room}".rstrip("."))
-        top = Path(str(module.__file__)).parent if room else Path(str(package.__file__)).parent
-        for folder, folders, names in os.walk(top):  # does not follow links
-            folders[:] = sorted(name for name in folders if name != "__pycache__")
-            for name in sorted(name for name in names if not name.startswith(".")):
-                path = Path(folder, name)
-                found[(Path(room) / path.relative_to(top)).as_posix()] = path
+        top = Path(str(importlib.import_module(f"{PACKAGE}.{room}".rstrip(".")).__file__)).parent
+        for path in top.rglob("*"):  # does not follow links
+            inner = Path(room) / path.relative_to(top)
+            if path.is_file() and not path.name.startswith(".") and "__pycache__" not in inner.parts:
+                found[inner.as_posix()] = path
     return dict(sorted(found.items()))

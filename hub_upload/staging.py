@@ -1,11 +1,8 @@
 """Making in a folder what a repo will hold. Nothing in this file talks to the Hub."""
 
 import json
-import os
 import shlex
-import shutil
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,20 +10,17 @@ from typing import Any
 
 from ..configuration.compression_settings import VISION_METHODS
 from ..configuration.family_config import FamilyConfig
-from ..errors import CheckpointError
+from ..errors import CheckpointError, written_to
 from ..families import FAMILIES
 from ..finding_checkpoints import read_object
 from ..processors import foreign_processor, processor_fields
+from ..records.whole_files import growing_folder
 from ..repo_shape import CARD, CONFIG, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
 from .base_checkpoint import SETTINGS, Base
 from .model_card import FIGURE, CardOptions, model_card
 
 PROCESSOR = "processor_config.json"
-
-
-class StagingError(ValueError):
-    """Raised for a folder that cannot be used for staging."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +52,9 @@ def stage(
         more_methods: methods that the repo holds beside VidCom² and those of its settings.
 
     Raises:
-        CheckpointError: if VidCom² has no class for the base, if a setting is outside its accepted set, or if the
-            family's vision tower cannot run one of `more_methods`.
-        OptionError: if a setting belongs only to other families.
+        CheckpointError: if a setting is not accepted, or the family's vision tower cannot run one of the methods.
+        OptionError: if a setting belongs only to other families, or the folder exists or cannot be written.
         UnshippableMethodError: if the method is a user's and cannot be saved with a model.
-        StagingError: if the folder exists, or cannot be written. What was written is removed.
     """
     model_class = base.family.model_class
     config = base.config | base.settings(settings)
@@ -72,76 +64,37 @@ def stage(
     methods = config["compression_method"], config["vision_method"]
     code = code_of(model_class, *methods, more_methods)
     config |= fields_of(model_class, code)
-    with new_folder(folder):
+    with written_to(folder), growing_folder(folder) as made:
         for file in base.files:
             if not file.is_weights:
-                _write((base.folder / file.path).read_bytes(), folder / file.path)
-        _write((json.dumps(config, indent=2) + "\n").encode(), folder / CONFIG)
-        _write(FIGURE.read_bytes(), folder / FIGURE.name)
-        changed = _settle(model_class.config_class, folder, processor_fields(SimpleNamespace(**config)))
+                _write((base.folder / file.path).read_bytes(), made / file.path)
+        _write((json.dumps(config, indent=2) + "\n").encode(), made / CONFIG)
+        _write(FIGURE.read_bytes(), made / FIGURE.name)
+        changed = _settle(model_class.config_class, made, processor_fields(SimpleNamespace(**config)))
         base = replace(base, files=tuple(file for file in base.files if file.path not in changed))
-        files = [(path, sha256_of(folder / path)) for path in (CONFIG, *changed)]
-        files += write_code(code, folder)
-        model_card(base, config, files, code, card, more_methods).save(folder / CARD)
-        return StagedRepo(folder, staged_files(folder), base)
+        files = [(path, sha256_of(made / path)) for path in (CONFIG, *changed)]
+        files += write_code(code, made)
+        model_card(base, config, files, code, card, more_methods).save(made / CARD)
+        return StagedRepo(folder, files_in(made), base)
 
 
 def complete(staged: StagedRepo) -> str:
-    """Let a staged folder load, if the weights are on this machine: links lead to them.
-
-    Returns:
-        One sentence on the weights.
-
-    Raises:
-        StagingError: if the folder cannot be written.
-    """
-    folder, base, missing = staged.folder, staged.base, []
+    """Let a staged folder load, if the weights are on this machine: links lead to them. Return one sentence on them."""
+    folder, base = staged.folder, staged.base
     if base is None:
         return "It is complete, because such a repo has no weights."
-    with _writing(folder):
-        for weights in base.weights:
-            source = (base.folder / weights.path).absolute()
+    sources = {file.path: (base.folder / file.path).absolute() for file in base.weights}
+    with written_to(folder):
+        for path, source in sources.items():
             if source.is_file():
-                (folder / weights.path).symlink_to(source)
-            else:
-                missing.append(weights.path)
+                (folder / path).symlink_to(source)
+    missing = [path for path, source in sources.items() if not source.is_file()]
     if not missing:
         return "It loads as it is, because its weights are links to those of the base."
     return (
         f"It lacks the weights, which stay on the Hub. To load it, fetch them with `hf download {base.name} "
         f"{' '.join(missing)} --revision {base.revision} --local-dir {shlex.quote(str(folder))}`."
     )
-
-
-def check_new(folder: Path) -> None:
-    """Raise a StagingError if something has this name already, perhaps of another process that stages."""
-    if folder.exists() or folder.is_symlink():
-        raise StagingError(f"{str(folder)!r} exists already. Name a new folder with `--output`, or remove it.")
-
-
-@contextmanager
-def new_folder(folder: Path) -> Iterator[None]:
-    """Leave a complete folder that was not there before, or none."""
-    check_new(folder)
-    with _writing(folder):
-        folder.mkdir(parents=True)  # fails if another process was faster
-        try:
-            yield
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Turn an error of the file system, such as a full disk or a missing right, into a StagingError."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:  # the error is not the file system's
-            raise
-        text = f"cannot write {str(folder)!r}: {os.strerror(error.errno)}. Choose another folder."
-        raise StagingError(text) from error
 
 
 def write_code(code: Mapping[str, bytes], folder: Path) -> list[tuple[str, str]]:
@@ -196,7 +149,5 @@ def _write(content: bytes, target: Path) -> None:
     target.write_bytes(content)
 
 
-def staged_files(folder: Path) -> tuple[str, ...]:
-    return tuple(
-        sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() or path.is_symlink())
-    )
+def files_in(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()))

@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoProcessor, GenerationConfig
 
-from vidcom2.errors import CheckpointError
+from vidcom2.errors import CheckpointError, OptionError
 from vidcom2.llava_video import converter
 from vidcom2.llava_video.classes import VidCom2LlavaVideoForConditionalGeneration
-from vidcom2.llava_video.converter import Conversion, convert_llava_video, original_name
+from vidcom2.llava_video.converter import Conversion, convert_llava_video, original_name, renamed
 from vidcom2.records.whole_files import TakenError
 
 LAYER = "model.layers.1.self_attn.q_proj.weight"
@@ -174,7 +174,7 @@ def test_a_killed_run_leaves_nothing_that_loads_and_the_next_run_cleans_up(tmp_p
     write_original(tmp_path / "original")
     command = [sys.executable, "-c", KILLED, str(tmp_path / "original"), str(tmp_path / "converted")]
     assert subprocess.run(command, capture_output=True, timeout=300).returncode == -9
-    (left,) = (path for path in tmp_path.glob("converted.incomplete-*") if path.is_dir())
+    (left,) = (path for path in tmp_path.glob(".converted.*-incomplete") if path.is_dir())
     with pytest.raises(OSError, match="no file named"):
         VidCom2LlavaVideoForConditionalGeneration.from_pretrained(left)
     convert(tmp_path)
@@ -189,7 +189,7 @@ def test_a_second_conversion_to_the_same_destination_is_refused_and_harms_nothin
 
     def start_another(what: str, done: float, total: float | None) -> None:
         if not refusals:
-            with pytest.raises(TakenError, match=r"is being made by another process.*Wait until it ends") as refusal:
+            with pytest.raises(OptionError, match=r"is being made by another process.*Wait until it ends") as refusal:
                 convert(tmp_path)
             refusals.append(refusal)
 
@@ -206,7 +206,7 @@ def test_a_users_folder_is_neither_taken_for_an_unfinished_conversion_nor_overwr
         (folder / "thesis.txt").write_text("years of work")
     convert(tmp_path)
     assert [(folder / "thesis.txt").read_text() for folder in mine] == ["years of work"] * 2
-    with pytest.raises(TakenError, match="exists already"):
+    with pytest.raises(OptionError, match="exists already"):
         convert(tmp_path)
 
 

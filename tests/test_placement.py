@@ -1,7 +1,8 @@
 """The options of where and how a model is loaded are the same everywhere."""
 
 import dataclasses
-import inspect
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import typer
@@ -9,17 +10,27 @@ import typer
 import vidcom2
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.cli.app import app
+from vidcom2.errors import OptionError
 from vidcom2.placement import Placement
 
 FIELDS = {field.name: field.default for field in dataclasses.fields(Placement)}
 
 
 @pytest.mark.parametrize(
-    "function", [vidcom2.ask, vidcom2.answer_many, load_checkpoint], ids=lambda each: each.__name__
+    "call",
+    [
+        lambda **given: vidcom2.ask("clip.mp4", "What happens?", "toy:qwen3_vl", **given),
+        lambda **given: vidcom2.watch("clip.mp4", "toy:qwen3_vl", **given),
+        lambda **given: vidcom2.answer_many([], "toy:qwen3_vl", **given),
+        lambda **given: vidcom2.explain("clip.mp4", "toy:qwen3_vl", **given),
+        lambda **given: load_checkpoint("toy:qwen3_vl", **given),
+    ],
+    ids=["ask", "watch", "answer_many", "explain", "load_checkpoint"],
 )
-def test_each_placement_option_is_an_argument_in_python(function: object) -> None:
-    parameters = inspect.signature(function).parameters
-    assert {name: parameters[name].default for name in FIELDS} == FIELDS
+def test_every_python_function_that_names_a_model_checks_each_option_of_loading(call: Callable[..., Any]) -> None:
+    for name in FIELDS:
+        with pytest.raises(OptionError, match=rf"^`{name}` is 3, but must be"):
+            call(**{name: 3})
 
 
 @pytest.mark.parametrize("command", ["run", "eval", "explain", "bench"])

@@ -52,15 +52,11 @@ from vidcom2.hub_upload.publishing import (
     publish,
     remote_state,
 )
-from vidcom2.hub_upload.staging import (
-    StagedRepo,
-    StagingError,
-    complete,
-    stage,
-)
+from vidcom2.hub_upload.staging import StagedRepo, complete, stage
 from vidcom2.repo_shape import listed_files
 from vidcom2.shipping.shipped_code import code_of, fields_of
 
+ROOT = Path(__file__).parents[1]
 TOKEN = "hf_test"
 BASE, REPO = "org/base", "org/vidcom2-model"
 BASE_CARD = "---\nlicense: other\nlicense_name: some-license\nlanguage:\n- en\n---\n# Base\n"
@@ -262,18 +258,18 @@ def test_staging_never_overwrites_files_and_leaves_nothing_half_done(
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(StagingError, match=r"mine' exists already\. Name a new folder with `--output`, or remove it"):
+    with pytest.raises(OptionError, match=r"mine' exists already\. Name a new folder, or remove it"):
         stage(local_base(onevision_folder), tmp_path / "mine", {}, card)
     assert files_of(tmp_path / "mine") == {"thesis.txt": b"years of work"}
 
     def full_disk(*_: Any) -> None:
-        assert any((tmp_path / "staged").iterdir())
+        assert any(tmp_path.glob(".staged.*/config.json"))
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(ModelCard, "save", full_disk)
-    with pytest.raises(StagingError, match=r"cannot write .*: No space left"):
+    with pytest.raises(OptionError, match=r"cannot write .*: No space left"):
         stage(local_base(onevision_folder), tmp_path / "staged", {}, card)
-    assert not (tmp_path / "staged").exists()
+    assert not list(tmp_path.glob("*staged*"))
 
 
 def test_a_staged_folder_loads_by_links_to_the_weights_or_says_how_to_fetch_them(
@@ -412,11 +408,23 @@ def test_the_card_says_how_vllm_serves_it(onevision_folder: Path, card: CardOpti
         ({}, f"{served}`"),
         (PAPER, f"""{served} --hf-overrides '{{"compression_rounding": "exact"}}'`"""),
         ({"compression_method": "evs"}, f"{served}`"),
-        ({"compression_positions": "original"}, "vLLM cannot serve it with these settings"),
-        ({"vision_method": "skip_repeated"}, "vLLM cannot serve it with these settings"),
+        ({"compression_positions": "original"}, "vLLM's plugin of `vidcom2` cannot serve it with these settings"),
+        ({"vision_method": "skip_repeated"}, "vLLM's plugin of `vidcom2` cannot serve it with these settings"),
     ):
         text = model_card(base, base.config | base.settings(settings), [], {}, card).text
         assert command in text and "do not run this code" in text
+
+
+def test_the_card_names_vllms_transformers_backend_where_it_serves_the_repo(
+    case: ModelCase, base_folder: Path, card: CardOptions
+) -> None:
+    base = local_base(base_folder)
+    text, whole = (model_card(base, base.config | base.settings(each), [], {}, card).text for each in ({}, PAPER))
+    documented = re.findall(r"modeling_vidcom2_\w+\.\w+Model", (ROOT / "docs" / "serving.md").read_text())
+    inner = case.model_class.inner_class
+    named = f"{inner.__module__.rpartition('.')[2]}.{inner.__name__}"
+    command = f"""--model-impl transformers --hf-overrides '{{"auto_map": {{"AutoModel": "{named}"}}}}'`"""
+    assert (command in text) == (named in documented) and "--model-impl" not in whole
 
 
 def test_only_cards_of_the_papers_method_and_families_show_its_figures(

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from vidcom2.errors import OptionError
 from vidcom2.records import whole_files
-from vidcom2.records.whole_files import TakenError, growing_file, growing_folder, write_whole
+from vidcom2.records.whole_files import check_free, growing_file, growing_folder, write_alone, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -51,14 +52,43 @@ def test_a_link_stays_a_link_and_a_private_file_stays_private(tmp_path: Path) ->
     assert names(file.parent) == ["x.json"]
 
 
-def test_only_one_of_two_processes_makes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        whole_files, "_remove_leftovers", lambda target: None
-    )  # as if both had looked before either began
-    refused = pytest.raises(TakenError, match="was made by another process in the meantime")
-    with refused, growing_folder(tmp_path / "x") as first:
-        (first / "content").write_text("the first's")
-        with growing_folder(tmp_path / "x") as second:
+def test_only_one_of_two_processes_makes_a_folder(tmp_path: Path) -> None:
+    with growing_folder(tmp_path / "x") as folder:
+        with (
+            pytest.raises(OptionError, match="is being made by another process"),
+            growing_folder(tmp_path / "x") as second,
+        ):
             (second / "content").write_text("the second's")
-    assert names(tmp_path) == ["x"] and (tmp_path / "x" / "content").read_text() == "the second's"
-    assert names(tmp_path / "x") == ["content"]
+        (folder / "content").write_text("the first's")
+    assert names(tmp_path) == ["x"] and (tmp_path / "x" / "content").read_text() == "the first's"
+
+
+def test_a_folder_that_another_process_finished_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "content").write_text("theirs")
+    seen = []
+
+    def looks_once_too_early(target: Path) -> None:
+        seen.append(target)
+        if len(seen) > 1:
+            check_free(target)
+
+    monkeypatch.setattr(whole_files, "check_free", looks_once_too_early)
+    with pytest.raises(OptionError, match="exists already"), growing_folder(tmp_path / "x"):
+        pass
+    assert names(tmp_path) == ["x"] and (tmp_path / "x" / "content").read_text() == "theirs"
+
+
+def test_the_next_process_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    left = tmp_path / ".x.vidcom2-incomplete"
+    left.mkdir()
+    (left / "half").write_text("of it")
+    with growing_folder(tmp_path / "x") as folder:
+        (folder / "content").write_text("whole")
+    left.write_text("half of it")
+    write_alone(tmp_path / "x.watched", b"whole")
+    left.rename(tmp_path / ".x.watched.vidcom2-incomplete")
+    write_alone(tmp_path / "x.watched", b"whole")
+    assert names(tmp_path) == ["x", "x.watched"] and names(tmp_path / "x") == ["content"]

@@ -86,42 +86,19 @@ class Checkpoint:
         return None if self.source is None else identity_of(self.source)
 
 
-def load_checkpoint(
-    name: str | None = None,
-    retention_ratio: float | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    attn_implementation: str | None = None,
-    device_map: str | None = None,
-    revision: str | None = None,
-    **settings: Any,
-) -> Checkpoint:
+def load_checkpoint(name: str | None = None, **arguments: Any) -> Checkpoint:
     """Load a checkpoint of any supported family, or the bundled toy model if no name is given.
 
     Args:
         name: a folder, or a Hub id.
-        retention_ratio: fraction of the video tokens kept. None means the checkpoint's own, which is 0.25 for a stock
-            checkpoint.
-        device: where to load it; `"auto"` means the accelerator if there is one.
-        dtype: `"auto"` means the checkpoint's own.
-        attn_implementation: None means Transformers' choice.
-        device_map: how accelerate spreads the model over devices, instead of `device`.
-        revision: commit, tag or branch of a Hub repo.
-        **settings: the other settings (`compression_rounding="exact"`); the checkpoint's own where not given.
+        **arguments: fields of `Placement` (`device="cpu"`); and settings of VidCom² (`retention_ratio=0.15`), the
+            checkpoint's own where not given.
 
     Raises:
         CheckpointError: if there is no such checkpoint, its files cannot be read, or VidCom² has no class for it.
         OptionError: a ValueError, if a setting, `device`, `dtype`, ... is outside its accepted set.
     """
-    placement = Placement(
-        device=device,
-        device_map=device_map,
-        dtype=dtype,
-        attn_implementation=attn_implementation,
-        revision=revision,
-    )
-    of_ratio = {} if retention_ratio is None else {"retention_ratio": retention_ratio}
-    return load_resolved(resolve(name, placement, settings | of_ratio))
+    return load_resolved(resolve(name, Placement.popped_from(arguments), arguments))
 
 
 def load_resolved(resolved: Resolved) -> Checkpoint:

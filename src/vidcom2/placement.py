@@ -25,7 +25,8 @@ def _option(default: str | None, text: str, shown: str | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """How a named model is loaded.
+    """How a named model is loaded. Every command has an option for each field, and every Python function that takes the
+    name of a model has an argument.
 
     Attributes:
         device: `"auto"` means the accelerator if there is one.
@@ -45,6 +46,11 @@ class Placement:
         None, "`sdpa`, `eager` or `flash_attention_2` (extra `flash-attn`).", "Transformers'"
     )
     revision: str | None = _option(None, "Commit, tag or branch of the model's Hub repo.", "main")
+
+    @classmethod
+    def popped_from(cls, arguments: dict[str, Any]) -> "Placement":
+        """Remove the options of loading from the arguments of a Python function, and return them."""
+        return cls(**{each.name: arguments.pop(each.name) for each in fields(cls) if each.name in arguments})
 
     @property
     def given(self) -> dict[str, str]:

@@ -51,11 +51,6 @@ def ask(
     scale_while_reading: bool = False,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     measure: bool = False,
-    device: str = "auto",
-    dtype: str = "auto",
-    attn_implementation: str | None = None,
-    device_map: str | None = None,
-    revision: str | None = None,
     **arguments: Any,
 ) -> Answer | list[Answer]:
     """Read a video, compress it, and ask a model one or several questions about it.
@@ -78,9 +73,9 @@ def ask(
         chat_template_kwargs: values for the model's chat template, such as `{"enable_thinking": False}`.
         measure: answer again with and without compression, and measure both, as `vidcom2 run` does. These answers are
             greedy, whatever the arguments of `generate`.
-        device, dtype, attn_implementation, device_map, revision: how to load a model that is named.
-        **arguments: settings of VidCom² (`retention_ratio=0.15`), the checkpoint's own where not given; and arguments
-            of `generate`. It decodes greedily unless told `do_sample=True`.
+        **arguments: how to load a model that is named, by the fields of `Placement` (`device="cpu"`, `dtype`,
+            `attn_implementation`, `device_map`, `revision`); settings of VidCom² (`retention_ratio=0.15`), the
+            checkpoint's own where not given; and arguments of `generate`, which is greedy unless told `do_sample=True`.
 
     Returns:
         The answer; to a list of questions, the list of their answers.
@@ -90,14 +85,8 @@ def ask(
         CheckpointError: if the model cannot be loaded.
         ValueError: on an argument that is unknown, outside its accepted set, or useless together with another.
     """
+    placement = Placement.popped_from(arguments)
     settings = pop_call_settings(arguments)
-    placement = Placement(
-        device=device,
-        device_map=device_map,
-        dtype=dtype,
-        attn_implementation=attn_implementation,
-        revision=revision,
-    )
     # Refuse all that can be refused before anything slow starts.
     prompts = prompts_of(question)
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens)
@@ -134,12 +123,7 @@ def watch(
     fps: float | None = None,
     times: Sequence[float] | None = None,
     scale_while_reading: bool = False,
-    device: str = "auto",
-    dtype: str = "auto",
-    attn_implementation: str | None = None,
-    device_map: str | None = None,
-    revision: str | None = None,
-    **settings: Any,
+    **arguments: Any,
 ) -> Watched:
     """Read, encode and compress a video once, to ask about it many times.
 
@@ -148,19 +132,14 @@ def watch(
 
     Args:
         video: as in `ask`, like all arguments that are not named here.
-        **settings: settings of VidCom² (`retention_ratio=0.15`), the checkpoint's own where not given.
+        **arguments: how to load a model that is named, as in `ask`; and settings of VidCom² (`retention_ratio=0.15`),
+            the checkpoint's own where not given.
 
     Raises:
         VideoError, CheckpointError, ValueError: as `ask` does.
     """
-    placement = Placement(
-        device=device,
-        device_map=device_map,
-        dtype=dtype,
-        attn_implementation=attn_implementation,
-        revision=revision,
-    )
-    settings = _settings_alone("watch", settings)
+    placement = Placement.popped_from(arguments)
+    settings = _settings_alone("watch", arguments)
     frames = {"num_frames": num_frames, "fps": fps, "times": times, "scale_while_reading": scale_while_reading}
     return _watch(video, model, processor, placement, settings, **frames)
 

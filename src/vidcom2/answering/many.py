@@ -35,11 +35,6 @@ def answer_many(
     scale_while_reading: bool = False,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     read: Callable[[str, int], Video] | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    attn_implementation: str | None = None,
-    device_map: str | None = None,
-    revision: str | None = None,
     **arguments: Any,
 ) -> Generator[AnsweredRequest, None, None]:
     """Ask a model about many videos, and yield each answer as it comes.
@@ -69,7 +64,6 @@ def answer_many(
         chat_template_kwargs: as in `ask`. Those of a request are added to these, or replace them.
         read: reads a video's frames in place of `read_video`, and raises a ValueError if it cannot. Several threads
             call it.
-        device, dtype, attn_implementation, device_map, revision: how to load a model that is named.
         **arguments: as in `ask`, for all requests.
 
     Returns:
@@ -85,14 +79,8 @@ def answer_many(
     asked = requests_in(requests)
     if isinstance(requests, Sequence):  # so that an id that two have is found at once
         asked = iter(list(asked))
+    placement = Placement.popped_from(arguments)
     settings = pop_call_settings(arguments)
-    placement = Placement(
-        device=device,
-        device_map=device_map,
-        dtype=dtype,
-        attn_implementation=attn_implementation,
-        revision=revision,
-    )
     how = HowToAnswer(
         num_frames=num_frames,
         max_new_tokens=max_new_tokens,

@@ -57,11 +57,8 @@ class VidCom2ForLmmsEval(lmms):
         pretrained: str,
         num_frames: int = 32,
         live_fps: float | None = None,
-        dtype: str = "auto",
-        attn_implementation: str | None = None,
         device: str | None = None,
         device_map: str | None = None,
-        revision: str | None = None,
         import_module: str | None = None,
         batch_size: int | str = 1,
         **settings: Any,
@@ -73,11 +70,12 @@ class VidCom2ForLmmsEval(lmms):
             num_frames: how many frames are sampled, evenly in time. A shorter video gives all it has.
             live_fps: play each video to a `LiveVideo`, this many frames a second, in place of `num_frames`. Of the
                 settings it reads `max_video_tokens` (1568) alone.
-            dtype, attn_implementation, device_map, revision: as in `load_checkpoint`.
             device: None means accelerate's choice.
+            device_map: how accelerate spreads the model over devices, in one process alone.
             import_module: a module or file of the user's that registers compression methods.
             batch_size: 1, as in the paper.
-            **settings: settings of VidCom² (`retention_ratio=0.25`); the checkpoint's own where not given.
+            **settings: the other fields of `Placement` (`dtype`, `attn_implementation`, `revision`); and settings of
+                VidCom² (`retention_ratio=0.25`), the checkpoint's own where not given.
 
         Raises:
             CheckpointError: if the model cannot be loaded.
@@ -95,6 +93,10 @@ class VidCom2ForLmmsEval(lmms):
                 f"`{'device' if device else 'device_map'}` is {device or device_map!r}, but each of the "
                 f"{self._world_size} processes has a device of its own. Leave it out."
             )
+        if device is None:
+            device = "auto" if device_map is not None else str(self.accelerator.device)
+        settings |= {"device": device, "device_map": device_map}
+        placement = Placement.popped_from(settings)
         if live_fps is not None and (not isinstance(live_fps, int | float) or not live_fps > 0):
             raise OptionError(f"`live_fps` is {live_fps!r}, but must be a number of frames per second above 0.")
         for name in settings if live_fps is not None else ():
@@ -102,15 +104,6 @@ class VidCom2ForLmmsEval(lmms):
                 raise OptionError(f"`{name}` has no meaning for a live video (`live_fps`). Leave one of them out.")
         if import_module is not None:
             import_methods(import_module)
-        if device is None:
-            device = "auto" if device_map is not None else str(self.accelerator.device)
-        placement = Placement(
-            device=device,
-            device_map=device_map,
-            dtype=dtype,
-            attn_implementation=attn_implementation,
-            revision=revision,
-        )
         checkpoint = load_resolved(resolve(pretrained, placement, settings))
         self.model, self.processor = checkpoint.model, checkpoint.processor
         self._name, self._identity, self._num_frames = pretrained, checkpoint.identity, num_frames

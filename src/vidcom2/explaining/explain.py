@@ -63,11 +63,7 @@ def explain(
     processor: ProcessorMixin | None = None,
     num_frames: int = 16,
     compare_with: Sequence[Mapping[str, Any]] = (),
-    device: str = "auto",
-    dtype: str = "auto",
-    device_map: str | None = None,
-    revision: str | None = None,
-    **settings: Any,
+    **arguments: Any,
 ) -> Figure:
     """Draw which tokens of a video a model keeps, and why. Only the vision encoder runs.
 
@@ -77,17 +73,18 @@ def explain(
         processor: the processor of a loaded model.
         num_frames: how many frames of a file are sampled, evenly in time. All frames of a `Video` are used.
         compare_with: other settings to draw beside these, such as `[{"compression_method": "evs"}]`.
-        device, dtype, device_map, revision: how to load a model that is named.
-        **settings: settings of VidCom² (`retention_ratio=0.15`), the checkpoint's own where not given.
+        **arguments: how to load a model that is named, by the fields of `Placement` (`device="cpu"`, `dtype`,
+            `attn_implementation`, `device_map`, `revision`); and settings of VidCom² (`retention_ratio=0.15`), the
+            checkpoint's own where not given.
 
     Raises:
         VideoError: if the video cannot be read.
         CheckpointError: if the model cannot be loaded.
         ValueError: on an argument that is outside its accepted set, or that the method does not read.
     """
+    placement, settings = Placement.popped_from(arguments), arguments
     for each in (settings, *compare_with):
         check_settings(dict(each))
-    placement = Placement(device=device, device_map=device_map, dtype=dtype, revision=revision)
     found = check_model(model, processor, placement, settings)
     name = clip_name(video) if isinstance(video, str | PathLike) else None
     if not isinstance(video, Video):

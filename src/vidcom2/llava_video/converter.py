@@ -149,8 +149,8 @@ def convert_llava_video(
 ) -> Conversion:
     """Write an original LLaVA-Video checkpoint in this project's format. The source is not changed.
 
-    The destination appears under its name when it is complete. Until then it is a new folder beside it, named
-    `{destination}.incomplete-` and eight letters, which does not load. The next run removes what a killed run left.
+    The destination appears under its name when it is complete. Until then it is a hidden folder beside it, which does
+    not load. The next run removes what a killed run left.
 
     Args:
         source: folder with the original's config.json, safetensors files and tokenizer, as `hf download` leaves it.
@@ -159,7 +159,7 @@ def convert_llava_video(
 
     Raises:
         CheckpointError: naming anything that is missing, unknown, pickled or has another shape. Nothing is written.
-        TakenError: if the destination exists, or another process is making it.
+        OptionError: if the destination exists, or another process is making it.
         ValueError: on a `spatial_pool_mode` outside the accepted set.
     """
     checked_choice("spatial_pool_mode", spatial_pool_mode, SPATIAL_POOL_MODES)
@@ -179,7 +179,6 @@ def convert_llava_video(
     embedding = "model.embed_tokens.weight"
     config.dtype = dtype = DTYPES[next(shard.tensors[embedding][0] for shard in shards if embedding in shard.tensors)]
     num_bytes = sum(shard.num_bytes for shard in shards)
-    target.parent.mkdir(parents=True, exist_ok=True)
     with growing_folder(target) as incomplete:
         free = shutil.disk_usage(incomplete).free
         if free < num_bytes:

@@ -8,17 +8,15 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock, Timeout
-
 from ..errors import OptionError, brief, written_to
 from .fingerprints import video_changed, video_stamp
 from .jsonl import answered_rows, as_line
-from .whole_files import write_whole
+from .whole_files import locked, write_whole
 
 DIFFERENCES_SHOWN = 3
 
@@ -194,20 +192,13 @@ def locked_output(output: Path) -> Iterator[None]:
         OptionError: if another run is writing the file, or if a file of the lock's name exists that is no lock.
     """
     path = output.with_name(f"{output.name}.lock")
-    lock = FileLock(path)
-    try:
+    with ExitStack() as stack:
         with written_to(output):
             if path.exists() and path.stat().st_size:  # some versions of FileLock would empty it
                 raise OptionError(f"{str(path)!r} exists, but is no lock of vidcom2. Name another --output.")
-            lock.acquire(timeout=0)
-    except Timeout:
-        raise OptionError(
-            f"another run is writing {str(output)!r}. Wait until it ends, or name another --output."
-        ) from None
-    try:
+            writing = f"another run is writing {str(output)!r}. Wait until it ends, or name another --output."
+            stack.enter_context(locked(path, writing, stays=True))
         yield
-    finally:
-        lock.release()
 
 
 def _flat(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

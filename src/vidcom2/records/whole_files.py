@@ -3,9 +3,7 @@
 Nothing here imports PyTorch.
 """
 
-import glob
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -14,11 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-MARKER = ".vidcom2-incomplete"  # a file in a growing folder, which shows that this project made the folder
-
-
-class TakenError(ValueError):
-    """Raised for a name that is taken, or that another process is using."""
+from ..errors import OptionError
 
 
 @contextmanager
@@ -30,7 +24,7 @@ def growing_file(path: Path) -> Iterator[Path]:
     it. After an error the file is removed and `path` is unchanged. If the process is killed, the file stays.
     """
     path = Path(os.path.realpath(path))
-    part = path.with_name(f".{path.name}.{_new_id()}.part")
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
         yield part
         if path.exists():
@@ -50,19 +44,78 @@ def write_alone(path: Path, content: str | bytes) -> None:
     """Write a file as `write_whole` does, one process at a time. What a killed one left is removed by the next.
 
     Raises:
-        TakenError: if another process is writing `path`.
+        OptionError: if another process is writing `path`.
         FileNotFoundError: if there is no folder for it.
     """
     if not path.parent.is_dir():  # the lock would make it
         raise FileNotFoundError(f"there is no folder {str(path.parent)!r}")
-    part = path.with_name(f".{path.name}.incomplete")
-    with locked(path.with_name(f".{path.name}.lock"), f"another process is writing {str(path)!r}"):
-        part.unlink(missing_ok=True)
+    with _alone(path, f"another process is writing {str(path)!r}") as part:
+        _write(part, content)
+
+
+@contextmanager
+def growing_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside `target`, which is renamed to `target` when the block ends. After an error it is
+    removed. If a process is killed, the next one that makes `target` removes what it left.
+
+    Raises:
+        OptionError: if `target` exists, or if another process is making it.
+    """
+    check_free(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = f"{str(target)!r} is being made by another process. Wait until it ends, or name another folder."
+    with _alone(target, made) as folder:
+        check_free(target)  # the other process may just have ended
+        folder.mkdir()
+        yield folder
+
+
+def check_free(target: Path) -> None:
+    """Check that nothing has this name. Raises an OptionError if something does."""
+    if os.path.lexists(target):
+        raise OptionError(f"{str(target)!r} exists already. Name a new folder, or remove it.")
+
+
+@contextmanager
+def locked(lock_file: Path, otherwise: str, stays: bool = False) -> Iterator[None]:
+    """Keep other processes out of blocks with the same lock file, which is removed when the block ends, unless it
+    `stays`.
+
+    Raises:
+        OptionError: with the text `otherwise`, if another process is in such a block.
+    """
+    lock = FileLock(lock_file)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise OptionError(otherwise) from None
+    try:
+        yield
+    finally:
+        if os.name == "posix" and not stays:  # elsewhere an open file cannot be removed; there `release` removes it
+            lock_file.unlink(missing_ok=True)
+        lock.release()
+
+
+@contextmanager
+def _alone(target: Path, otherwise: str) -> Iterator[Path]:
+    """Yield a name that nobody else uses, whose file or folder becomes `target` when the block ends. Raises an
+    OptionError with the text `otherwise` if another process is making it."""
+    part = target.with_name(f".{target.name}.vidcom2-incomplete")
+    with locked(target.with_name(f".{target.name}.lock"), otherwise):
+        _remove(part)  # which a killed process left
         try:
-            _write(part, content)
-            os.replace(part, path)
+            yield part
+            os.replace(part, target)
         finally:
-            part.unlink(missing_ok=True)
+            _remove(part)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, content: str | bytes) -> None:
@@ -70,86 +123,3 @@ def _write(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
-
-
-@contextmanager
-def growing_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder beside `target`, which is renamed to `target` when the block ends. Its name is
-    `{target}.incomplete-` with eight hexadecimal digits.
-
-    After an error the folder is removed. If a process is killed, the next one that makes `target` removes its folder.
-
-    Raises:
-        TakenError: if `target` exists at the beginning or at the end, or if another process is making it.
-    """
-    check_free(target)
-    _remove_leftovers(target)
-    folder = target.with_name(f"{target.name}.incomplete-{_new_id()}")
-    with locked(_lock_of(folder), f"{str(folder)!r} is in use. Run this again."):
-        try:
-            folder.mkdir()
-            (folder / MARKER).touch()
-            yield folder
-            (folder / MARKER).unlink()
-            _rename(folder, target)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-
-
-def check_free(target: Path) -> None:
-    """Check that nothing has this name. Raises a TakenError if something does."""
-    if os.path.lexists(target):
-        raise TakenError(f"{str(target)!r} exists already. Remove it or name another folder.")
-
-
-@contextmanager
-def locked(lock_file: Path, otherwise: str) -> Iterator[None]:
-    """Keep other processes out of blocks with the same lock file, which is removed when the block ends.
-
-    Raises:
-        TakenError: with the text `otherwise`, if another process is in such a block.
-    """
-    lock = FileLock(lock_file)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise TakenError(otherwise) from None
-    try:
-        yield
-    finally:
-        if os.name == "posix":  # elsewhere an open file cannot be removed; there `release` removes it
-            lock_file.unlink(missing_ok=True)
-        lock.release()
-
-
-def _remove_leftovers(target: Path) -> None:
-    """Remove what killed processes left of `target`. Raises a TakenError if one of them is still alive."""
-    name = re.compile(re.escape(target.name) + r"\.incomplete-[0-9a-f]{8}")
-    for folder in target.parent.glob(f"{glob.escape(target.name)}.incomplete-*"):
-        if name.fullmatch(folder.name) and (folder / MARKER).is_file():
-            with locked(
-                _lock_of(folder),
-                f"{str(target)!r} is being made by another process, in {str(folder)!r}. Wait until it ends, or name "
-                "another folder.",
-            ):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _rename(folder: Path, target: Path) -> None:
-    try:
-        os.rename(folder, target)  # fails if `target` is a folder that is not empty
-    except OSError:
-        if not os.path.lexists(target):
-            raise
-        raise TakenError(
-            f"{str(target)!r} was made by another process in the meantime. Use that one, or name another folder."
-        ) from None
-
-
-def _lock_of(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.lock")
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex[:8]

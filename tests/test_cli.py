@@ -82,11 +82,41 @@ def test_run_without_arguments_answers_truly_and_says_that_it_is_a_demo() -> Non
     for part in ("prompt tokens", "video tokens", "prefill, seconds", "generate, seconds", "k_t"):
         assert part in shown
     clip = TOY.clips[0]
-    said = dict(re.findall(r"^(?:Answer of )?(Prompt|Truth|[\w.= ]+?)(?: \([^)]*\)\n|  +)(.+)$", shown, re.M))
+    said = dict(re.findall(r"^(?:Answer of )?(Prompt|Truth|[\w.,= ]+?)(?: \([^)]*\)\n|  +)(.+)$", shown, re.M))
     assert (said["Prompt"], said["Truth"]) == (clip.question, clip.answer)
-    assert said["all tokens"] == said["retention_ratio=0.25"] == clip.answer != said["uniform_frames"]
-    verdict = r"25 %: same answer, 4\.0× fewer video tokens, prefill \d+\.\d× (faster|slower)"
-    assert re.fullmatch(verdict, shown.splitlines()[-1])
+    assert said["all tokens"] == said["vidcom2 at 0.25"] == clip.answer != said["uniform_frames"]
+    verdict = r"vidcom2 at 25 %: same right answer, 4\.0× fewer video tokens, prefill \d+\.\d× (faster|slower)"
+    assert re.search(f" {verdict}$", " ".join(shown.split()))
+
+
+def test_run_names_the_method_its_settings_and_the_frames_that_answered() -> None:
+    _, shown, _ = vidcom2("run", "--recommended", "--repeats", 1)
+    assert re.search(r"^Method  coverage at 0\.25, compression_positions=original$", shown, re.M)
+    assert re.search(r"^Frames  16$", shown, re.M)
+    assert "coverage at 25 %: same right answer, " in " ".join(shown.split())
+    assert "coverage at" in shown.partition("┏")[2].partition("┡")[0]  # a column of the table
+    code, _, error = vidcom2("run", "--recommended", "--compression-method", "evs")
+    assert code == 2 and "`--recommended` is a method" in error and "`--compression-method` is 'evs'" in error
+
+
+def test_the_verdict_of_the_demo_says_whether_the_answers_are_right() -> None:
+    _, shown, _ = vidcom2("run", "--num-frames", 1, "--retention-ratio", 1.0, "--repeats", 1)
+    said = dict(re.findall(r"^(Truth|Answer of .+?)(?: \(.*\)\n|  +)(.+)$", shown, re.M))
+    assert said["Answer of all tokens"] == said["Answer of vidcom2 at 1"] != said["Truth"]  # the frame is no digit's
+    assert "vidcom2 at 100 %: same wrong answer, " in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("model", ["toy:llava_onevision", "toy:qwen3_vl"])
+def test_every_command_counts_the_same_tokens_of_the_same_frames(model: str, tmp_path: Path) -> None:
+    run = json.loads(vidcom2("run", "--model", model, "--repeats", 1, "--max-new-tokens", 1, "--json")[1])
+    kept, whole, frames = run["compressed"]["video_tokens"], run["full_video_tokens"], run["num_frames"]
+    counts = f"{kept} of {whole} video tokens"
+    _, shown, _ = vidcom2("run", "--model", model, "--repeats", 1, "--max-new-tokens", 1)
+    assert f"Kept: {counts} ({kept / whole:.1%})" in " ".join(shown.split())
+    explained = " ".join(vidcom2("explain", "--model", model, "-o", tmp_path / "x.png")[1].split())
+    assert f"keeps {counts}" in explained and f", {frames} frames " in explained
+    watched = vidcom2("watch", "--model", model, "-o", tmp_path / "x.watched")[1]
+    assert f"Kept {counts} of {frames} frames, vidcom2 at 0.25" in watched
 
 
 def test_run_compares_with_another_method(tiny_folder: Path) -> None:
@@ -100,7 +130,7 @@ def test_the_table_of_run_fits_into_eighty_columns(monkeypatch: pytest.MonkeyPat
     for module in ("console", "comparison_table"):
         monkeypatch.setattr(f"vidcom2.cli.{module}.out", Console(width=80))
     _, shown, _ = vidcom2("run", *FAST)
-    assert "│ retention_ratio │" in shown.replace("┃", "│") and max(map(len, shown.splitlines())) <= 80
+    assert "vidcom2 at 0.25 │" in shown.replace("┃", "│") and max(map(len, shown.splitlines())) <= 80
     tokens = re.search(r"│ video tokens +│ +(\d+) │ +(\d+) │ +(\d+) │", shown)
     assert tokens and int(tokens[2]) == int(tokens[3]) < int(tokens[1])  # as many of the other method
 

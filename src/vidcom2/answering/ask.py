@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from ..checks import settings_hint, whole_number
 from ..errors import OptionError, brief
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from ..records.fingerprints import stamped
 from ..video.frames import Frames, is_list_of_pictures
 from ..video.reading import Video, check_video, read_video
@@ -44,7 +45,7 @@ def ask(
     model: str | PreTrainedModel | None = None,
     *,
     processor: ProcessorMixin | None = None,
-    num_frames: int = 32,
+    num_frames: int = NUM_FRAMES,
     fps: float | None = None,
     times: Sequence[float] | None = None,
     max_new_tokens: int = 64,
@@ -130,7 +131,7 @@ def watch(
     model: str | PreTrainedModel | None = None,
     *,
     processor: ProcessorMixin | None = None,
-    num_frames: int = 32,
+    num_frames: int = NUM_FRAMES,
     fps: float | None = None,
     times: Sequence[float] | None = None,
     scale_while_reading: bool = False,

@@ -265,18 +265,24 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
             options.append((name, str, text, f"the checkpoint's, or {accepted[0]}"))
 
     recommends = not set(RECOMMENDED) & set(without)
+    recommended = " ".join(f"{name.replace('_', '-')}={value}" for name, value in RECOMMENDED.items())
 
     def with_settings(**arguments: Any) -> None:
         values = {name: arguments.pop(name) for name, *_ in options}
         settings = {name: value for name, value in values.items() if value is not None}
         if recommends and arguments.pop("recommended"):
+            if "compression_method" in settings:
+                with one_line_errors():
+                    raise OptionError(
+                        f"`--recommended` is a method with its settings, {recommended}, but another is named: "
+                        f"`compression_method` is {settings['compression_method']!r}. Leave one of the two out."
+                    )
             settings = dict(RECOMMENDED) | settings
         command(**arguments, settings=settings)
 
     parameters = [each for each in inspect.signature(command).parameters.values() if each.name != "settings"]
     if recommends:
-        named = " ".join(f"{name.replace('_', '-')}={value}" for name, value in RECOMMENDED.items())
-        option = typer.Option("--recommended", help=f"The settings of docs/leaderboard.md: {named}.")
+        option = typer.Option("--recommended", help=f"The settings of docs/leaderboard.md: {recommended}.")
         parameters.append(
             inspect.Parameter(
                 "recommended", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]

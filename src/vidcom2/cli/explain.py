@@ -13,6 +13,7 @@ from ..checks import check_settings
 from ..errors import OptionError, written_to
 from ..explaining.drawing_file import check_drawing
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from ..toys import shown_with
 from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, VideoOption, announce_demo, load_with_video, print_lost
@@ -29,7 +30,7 @@ class ExplainOptions:
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to draw: `.png` or `.html`.")]
     model: ModelOption = None
     video: VideoOption = None
-    num_frames: FramesOption = 16
+    num_frames: FramesOption = NUM_FRAMES
     compare: Annotated[
         list[str] | None,
         typer.Option(

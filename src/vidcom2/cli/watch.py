@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from ..checks import check_watched_target
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, announce_demo, print_lost, watched_video
 
@@ -28,7 +29,7 @@ class WatchOptions:
     ] = None
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, whose name ends in `.watched`.")]
     model: ModelOption = None
-    num_frames: FramesOption = 32
+    num_frames: FramesOption = NUM_FRAMES
 
 
 @takes_settings
@@ -49,11 +50,9 @@ def watch_command(context: typer.Context, options: WatchOptions) -> None:
             watched.save(options.output)
         announce_demo(options.model, options.video, "name its file: `vidcom2 watch FILE`")
         print_lost(watched.lost_frames)
-        compression = watched.features.video_compressions[0]
         size = decimal(options.output.stat().st_size)
         out.print(
-            f"Kept {len(compression.indices):,} of {compression.num_tokens:,} tokens in "
-            f"{escape(str(options.output))} ({size})",
+            f"Kept {escape(watched.summary)}, in {escape(str(options.output))} ({size})",
             highlight=False,
             soft_wrap=True,
         )

@@ -104,6 +104,8 @@ class BenchOptions:
     method: Annotated[
         list[str] | None,
         typer.Option(
+            "--method",
+            "--compression-method",
             help="Method to compare. Its own settings follow a colon. Repeatable, or separated by commas.",
             show_default=", ".join(METHODS),
         ),
@@ -111,12 +113,17 @@ class BenchOptions:
     retention_ratio: Annotated[
         list[str] | None,
         typer.Option(
+            "--retention-ratio",
+            "--ratio",
             help="Retention ratio to compare. Repeatable, or separated by commas. All tokens are always measured too.",
             show_default=",".join(USUAL["retention_ratio"]),
         ),
     ] = None
     num_frames: Annotated[
-        list[int] | None, typer.Option(help="Frames sampled from the video. Repeatable.", min=1, show_default="32")
+        list[int] | None,
+        typer.Option(
+            "--num-frames", "--frames", help="Frames sampled from the video. Repeatable.", min=1, show_default="32"
+        ),
     ] = None
     batch_size: Annotated[
         list[int] | None,
@@ -155,7 +162,7 @@ class BenchOptions:
     ] = False
     video: Annotated[
         str | None,
-        typer.Option(help="Video file or http(s) URL.", show_default="a generated one, at 25 frames a second"),
+        typer.Argument(help="Video file or http(s) URL.", show_default="a generated one, at 25 frames a second"),
     ] = None
     video_size: Annotated[
         str | None,

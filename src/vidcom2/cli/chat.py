@@ -102,7 +102,7 @@ def _talk(context: typer.Context, options: ChatOptions, of_template: dict[str, A
     )
     from ..answering.conversation import Conversation
 
-    announce_demo(options.model, options.video, "name its file: `vidcom2 chat FILE`")
+    announce_demo(options.model, options.video, "chat")
     print_lost(watched.lost_frames)
     conversation = Conversation(watched, options.max_new_tokens, of_template)
 

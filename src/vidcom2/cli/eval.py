@@ -72,11 +72,15 @@ class EvalOptions:
     methods: Annotated[
         str,
         typer.Option(
+            "--methods",
+            "--method",
             help="Methods to compare. A method's own settings follow a colon: "
-            "`random,vidcom2:compression_scoring=released`."
+            "`random,vidcom2:compression_scoring=released`.",
         ),
     ] = "vidcom2,random"
-    ratios: Annotated[str, typer.Option(help="Retention ratios to compare.")] = "0.5,0.25,0.15,0.1"
+    ratios: Annotated[str, typer.Option("--ratios", "--ratio", help="Retention ratios to compare.")] = (
+        "0.5,0.25,0.15,0.1"
+    )
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for the answers and the results.", show_default="DATA-eval"),
@@ -84,7 +88,9 @@ class EvalOptions:
     limit: Annotated[
         int | None, typer.Option(help="Ask only this many questions, the first ones.", min=1, show_default="all")
     ] = None
-    num_frames: Annotated[int, typer.Option(help="Frames sampled evenly from each video.", min=1)] = NUM_FRAMES
+    num_frames: Annotated[
+        int, typer.Option("--num-frames", "--frames", help="Frames sampled evenly from each video.", min=1)
+    ] = NUM_FRAMES
     batch_size: Annotated[int, typer.Option(help="How many questions one call of `generate` answers.", min=1)] = 8
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 32
     chat_template_kwargs: TemplateOption = None

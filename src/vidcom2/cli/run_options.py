@@ -42,9 +42,9 @@ class RunOptions:
     model: ModelOption = None
     video: Annotated[
         str | None,
-        typer.Option(
-            help="Video file, http(s) URL, or what `vidcom2 watch` wrote. Without this option, a short clip that comes "
-            "with vidcom2.",
+        typer.Argument(
+            help="Video file, http(s) URL, or what `vidcom2 watch` wrote. Without it, a short clip that comes with "
+            "vidcom2.",
             show_default=False,
         ),
     ] = None

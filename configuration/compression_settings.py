@@ -5,6 +5,7 @@ Each is a file whose import enters a row into a table. The settings and the name
 """
 
 import copy
+import difflib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields
@@ -148,6 +149,17 @@ def ratio_meant(value: Any) -> str:
         return ""
     ratio = number / 100 if text.endswith("%") or number >= 2 else number
     return f" Did you mean {ratio:g}?" if 0 < ratio <= 1 else ""
+
+
+def name_meant(name: str, others: Collection[str] = (), cutoff: float = 0.6) -> str:
+    """Return " Did you mean 'retention_ratio'?" for a name that is close to that of a setting or another, or short for
+    one; else "".
+
+    Args:
+        cutoff: how alike the two must be, from 0 to 1, as in `difflib.get_close_matches`.
+    """
+    close = difflib.get_close_matches(SHORT_NAMES.get(name, name), [*SETTING_NAMES, *others], n=1, cutoff=cutoff)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _number(accepted: str, holds: Callable[[Any], bool]) -> dict[str, Any]:
@@ -328,6 +340,7 @@ COUNTED_BY = ("retention_ratio", "compression_method", "max_video_tokens")
 NUM_KEPT = "num_kept_video_tokens"
 _FIELDS = {setting.name: setting for setting in fields(CompressionSettings)}
 SETTING_NAMES = tuple(_FIELDS)
+SHORT_NAMES = {"method": "compression_method", "ratio": "retention_ratio"}  # as commands and people call them
 OF_COMPRESS = ("compression_rounding", "ceil")  # the default of `compress`, which no method refuses
 # In a call, None stands for the config's value, so there a budget that no video exceeds stands for no budget.
 NO_BUDGET = 2**62

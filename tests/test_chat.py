@@ -101,7 +101,7 @@ def test_watch_writes_a_file_that_chat_answers_from(tmp_path: Path) -> None:
     clip, path = TOY.clips[0], tmp_path / "clip.watched"
     code, shown, error = vidcom2("watch", clip.path, "-o", path, "--num-frames", 16)
     assert code == 0, error
-    assert re.search(r"Kept 100 of 400 tokens in .*clip\.watched", shown), shown
+    assert re.search(r"Kept 101 of 401 video tokens of 16 frames, .*, in .*clip\.watched", shown), shown
     code, shown, error = chat(f"{clip.question}\n{clip.question}\n", path)
     assert code == 0 and shown.splitlines().count(clip.answer) == 2, error
     code, _, error = vidcom2("chat", path, "--retention-ratio", 0.5)

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from vidcom2.answering.generation import STAGES
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.cli.app import COMMANDS, app
+from vidcom2.cli.app import COMMANDS, HELP, app
 from vidcom2.cli.console import print_table, status
 from vidcom2.cli.verdicts import verdict_of_bench, verdict_of_eval
 from vidcom2.configuration.compression_settings import CompressionSettings
@@ -68,11 +68,41 @@ def test_run_without_arguments_answers_truly_and_says_that_it_is_a_demo() -> Non
     for part in ("prompt tokens", "video tokens", "prefill, seconds", "generate, seconds", "k_t"):
         assert part in shown
     clip = TOY.clips[0]
-    said = dict(re.findall(r"^(?:Answer of )?(Prompt|Truth|[\w.= ]+?)(?: \([^)]*\)\n|  +)(.+)$", shown, re.M))
+    said = dict(re.findall(r"^(?:Answer of )?(Prompt|Truth|[\w.,= ]+?)(?: \([^)]*\)\n|  +)(.+)$", shown, re.M))
     assert (said["Prompt"], said["Truth"]) == (clip.question, clip.answer)
-    assert said["all tokens"] == said["retention_ratio=0.25"] == clip.answer != said["uniform_frames"]
-    verdict = r"25 %: same answer, 4\.0× fewer video tokens, prefill \d+\.\d× (faster|slower)"
-    assert re.fullmatch(verdict, shown.splitlines()[-1])
+    assert said["all tokens"] == said["vidcom2 at 0.25"] == clip.answer != said["uniform_frames"]
+    verdict = r"vidcom2 at 25 %: same right answer, 4\.0× fewer video tokens, prefill \d+\.\d× (faster|slower)"
+    assert re.search(f" {verdict}$", " ".join(shown.split()))
+
+
+def test_run_names_the_method_its_settings_and_the_frames_that_answered() -> None:
+    _, shown, _ = vidcom2("run", "--recommended", "--repeats", 1)
+    assert re.search(r"^Method  coverage at 0\.25, compression_positions=original$", shown, re.M)
+    assert re.search(r"^Frames  16$", shown, re.M)
+    assert "coverage at 25 %: same right answer, " in " ".join(shown.split())
+    assert "coverage at" in shown.partition("┏")[2].partition("┡")[0]  # a column of the table
+    code, _, error = vidcom2("run", "--recommended", "--compression-method", "evs")
+    assert code == 2 and "`--recommended` is a method" in error and "`--compression-method` is 'evs'" in error
+
+
+def test_the_verdict_of_the_demo_says_whether_the_answers_are_right() -> None:
+    _, shown, _ = vidcom2("run", "--num-frames", 1, "--retention-ratio", 1.0, "--repeats", 1)
+    said = dict(re.findall(r"^(Truth|Answer of .+?)(?: \(.*\)\n|  +)(.+)$", shown, re.M))
+    assert said["Answer of all tokens"] == said["Answer of vidcom2 at 1"] != said["Truth"]  # the frame is no digit's
+    assert "vidcom2 at 100 %: same wrong answer, " in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("model", ["toy:llava_onevision", "toy:qwen3_vl"])
+def test_every_command_counts_the_same_tokens_of_the_same_frames(model: str, tmp_path: Path) -> None:
+    run = json.loads(vidcom2("run", "--model", model, "--repeats", 1, "--max-new-tokens", 1, "--json")[1])
+    kept, whole, frames = run["compressed"]["video_tokens"], run["full_video_tokens"], run["num_frames"]
+    counts = f"{kept} of {whole} video tokens"
+    _, shown, _ = vidcom2("run", "--model", model, "--repeats", 1, "--max-new-tokens", 1)
+    assert f"Kept: {counts} ({kept / whole:.1%})" in " ".join(shown.split())
+    explained = " ".join(vidcom2("explain", "--model", model, "-o", tmp_path / "x.png")[1].split())
+    assert f"keeps {counts}" in explained and f", {frames} frames " in explained
+    watched = vidcom2("watch", "--model", model, "-o", tmp_path / "x.watched")[1]
+    assert f"Kept {counts} of {frames} frames, vidcom2 at 0.25" in watched
 
 
 def test_run_compares_with_another_method(folder: Path) -> None:
@@ -86,7 +116,7 @@ def test_the_table_of_run_fits_into_eighty_columns(monkeypatch: pytest.MonkeyPat
     for module in ("console", "comparison_table"):
         monkeypatch.setattr(f"vidcom2.cli.{module}.out", Console(width=80))
     _, shown, _ = vidcom2("run", *FAST)
-    assert "│ retention_ratio │" in shown.replace("┃", "│") and max(map(len, shown.splitlines())) <= 80
+    assert "vidcom2 at 0.25 │" in shown.replace("┃", "│") and max(map(len, shown.splitlines())) <= 80
     tokens = re.search(r"│ video tokens +│ +(\d+) │ +(\d+) │ +(\d+) │", shown)
     assert tokens and int(tokens[2]) == int(tokens[3]) < int(tokens[1])  # as many of the other method
 
@@ -109,10 +139,56 @@ def test_headings_break_between_words_alone(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_into_sixty_columns_and_breaks_no_word(name: str) -> None:
-    shown = CliRunner().invoke(app, [name, "--help"], terminal_width=58).stdout
+    shown, wide = (CliRunner().invoke(app, [name, "--help-all"], terminal_width=width).stdout for width in (58, 300))
     assert max(map(len, shown.splitlines())) <= 60 and "…" not in shown and "--import MODULE" in shown
-    wide = CliRunner().invoke(app, [name, "--help"], terminal_width=300).stdout
-    assert shown.split() == wide.split()
+    assert shown.split() == wide.split() and "None (" not in shown  # which nobody can type
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_the_short_help_has_the_usual_options_and_examples_and_says_how_to_see_the_rest(name: str) -> None:
+    shown = CliRunner().invoke(app, [name, "--help"], terminal_width=80).stdout
+    assert len(shown.splitlines()) <= 34 and shown.count(f"  vidcom2 {name} ") >= 1 and "--help-all" in shown
+    usual, examples = HELP[name]
+    assert len(usual) == 5 and len(examples) == 2
+    for option in usual:
+        assert re.search(f"--{option.replace('_', '-')}\\b", shown), option
+    everything = CliRunner().invoke(app, [name, "--help-all"], terminal_width=80).stdout
+    assert set(re.findall(r"--[\w-]+", shown)) < set(re.findall(r"--[\w-]+", everything))
+
+
+def test_the_video_is_positional_and_its_option_and_short_names_of_settings_work_too() -> None:
+    options = ["--frames", 4, "--ratio", 0.5, "--method", "evs", "--repeats", 1, "--max-new-tokens", 1, "--json"]
+    clip, runs = TOY.clips[1].path, []
+    for named in ([clip, *options], ["--video", clip, *options], [*options, f"--video={clip}"]):
+        runs.append(json.loads(vidcom2("run", *named)[1]))
+        timeless = {"prompt", "model", "settings", "frame_budgets", "num_frames", "full_video_tokens"}
+        assert {name: runs[-1][name] for name in timeless} == {name: runs[0][name] for name in timeless}
+    assert (runs[0]["num_frames"], runs[0]["changed_settings"]) == (
+        4,
+        {"retention_ratio": 0.5, "compression_method": "evs"},
+    )
+    for named, message in (
+        ([clip, "--video", clip], "unexpected extra argument"),
+        (["--prompt", "What?", "--video"], "must follow it"),
+        (["--ratio", 7], "`--ratio` is 7.0"),
+        (["--max-video-tokens", 0], "must be a whole number of video tokens >= 1."),
+    ):
+        code, _, error = vidcom2("run", *named)
+        assert code == 2 and message in " ".join(error.split())
+
+
+@pytest.mark.parametrize(("command", "ending"), [("watch", ".watched"), ("explain", ".png")])
+def test_what_a_command_writes_has_a_free_name_after_the_video_and_overwrites_nothing(
+    command: str, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clip = shutil.copy(TOY.clips[0].path, "a clip.mp4")
+    for _ in range(2):
+        assert vidcom2(command, clip, "--frames", 2)[0] == 0
+    assert {path.name for path in tmp_path.iterdir()} == {clip, f"a clip{ending}", f"a clip-2{ending}"}
+    before = Path(f"a clip{ending}").read_bytes()
+    code, _, error = vidcom2(command, clip, "--frames", 2, "-o", f"a clip{ending}")
+    assert code == 2 and "nothing is overwritten" in error and Path(f"a clip{ending}").read_bytes() == before
 
 
 @pytest.mark.parametrize(("no_color", "is_terminal"), [(True, True), (False, False), (False, True)])

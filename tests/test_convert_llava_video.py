@@ -20,8 +20,7 @@ from transformers import AutoProcessor, GenerationConfig
 from vidcom2.errors import CheckpointError, OptionError
 from vidcom2.llava_video import converter
 from vidcom2.llava_video.classes import VidCom2LlavaVideoForConditionalGeneration
-from vidcom2.llava_video.converter import Conversion, convert_llava_video, original_name, renamed
-from vidcom2.records.whole_files import TakenError
+from vidcom2.llava_video.converter import Conversion, convert_llava_video, original_name
 
 LAYER = "model.layers.1.self_attn.q_proj.weight"
 VISION_LAYER = f"{VISION}encoder.layers.1.mlp.fc1.bias"

@@ -48,6 +48,7 @@ def explained(num_frames: int = 8, size: tuple[int, int] = LANDSCAPE, grid: tupl
         "video_frames": num_frames,
         "frame_budgets": budgets,
         "kept": kept.reshape(num_frames, height, width),
+        "video_tokens": (int(kept.sum()), kept.size),
         "frame_uniqueness": u.mean(axis=1),
         "token_uniqueness": u.reshape(num_frames, height, width),
     }

@@ -382,7 +382,8 @@ def test_explain_shows_what_any_method_keeps_and_merges(family: Family, method: 
     inputs = {name: each for name, each in prepare_inputs(family.processor, "", video).items() if name != "input_ids"}
     compression = model.model(**inputs, only_features="kept", return_dict=True).video_compressions[0]
     assert np.flatnonzero(explanation.kept).tolist() == compression.indices.tolist()
-    assert explanation.title.startswith(f"{method} keeps {len(compression.indices)} of {compression.num_tokens}")
+    kept, whole = len(compression.placeholders), compression.num_placeholders
+    assert explanation.title.startswith(f"{method} keeps {kept} of {whole}")
     if method != "merged_in_time":
         assert explanation.merged is None and "merges" not in explanation.title
         return

@@ -123,11 +123,11 @@ def test_a_prompt_longer_than_the_model_supports_is_reported_for_each_side(famil
     longest = max(full["prompt_tokens"], full["num_positions"])
     expected = ["all tokens"]
     if max(short["prompt_tokens"], short["num_positions"]) == longest:  # the kept tokens keep positions in time
-        expected.append("retention_ratio=0.25")
+        expected.append("vidcom2 at 0.25")
     assert run_with(longest - 1)["beyond_max_position_embeddings"] == expected
-    assert run_with(20)["beyond_max_position_embeddings"] == ["all tokens", "retention_ratio=0.25"]
+    assert run_with(20)["beyond_max_position_embeddings"] == ["all tokens", "vidcom2 at 0.25"]
     shown = " ".join(vidcom2(*arguments)[1].split())
-    for name, side in (("retention_ratio=0.25", found["compressed"]), ("all tokens", full)):
+    for name, side in (("vidcom2 at 0.25", found["compressed"]), ("all tokens", full)):
         assert f"Too long: {name} has {side['prompt_tokens']:,} prompt tokens" in shown
 
 

@@ -19,7 +19,7 @@ from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_jit_tracing, is_torchdynamo_exporting
 
-from ...configuration.compression_settings import NUM_KEPT, SETTING_NAMES
+from ...configuration.compression_settings import NUM_KEPT, SETTING_NAMES, SHORT_NAMES, name_meant
 from ...configuration.family_config import register_as_video_model
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -165,8 +165,10 @@ def pop_settings(arguments: dict[str, Any], of_parent: Collection[str] = ()) -> 
             )
     given = {name: arguments.pop(name) for name in SETTING_NAMES if name in arguments}
     for name in arguments:
-        if name.startswith(PREFIXES_OF_SETTINGS) and name not in of_parent and arguments[name] is not None:
-            raise ValueError(f"`{name}` is not a setting. The settings are {', '.join(map(repr, SETTING_NAMES))}.")
+        is_meant = name.startswith(PREFIXES_OF_SETTINGS) or name in SHORT_NAMES
+        if is_meant and name not in of_parent and arguments[name] is not None:
+            names = ", ".join(map(repr, SETTING_NAMES))
+            raise ValueError(f"`{name}` is not a setting.{name_meant(name)} The settings are {names}.")
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -186,6 +186,12 @@ class VideoCompression:
     in_prompt: Tensor | None = None
     layout: Any = None
 
+    def __repr__(self) -> str:
+        of_all = f" of {self.num_placeholders:,}" if self.tokens_per_frame else ""
+        return (
+            f"<VideoCompression: {len(self.placeholders):,}{of_all} video tokens of {len(self.frame_budgets)} frames>"
+        )
+
     @classmethod
     def of_mask(cls, kept: Tensor, **scores: Any) -> "VideoCompression":
         """Make a compression from a bool mask (T, M) of the tokens that stay, and other fields by name."""

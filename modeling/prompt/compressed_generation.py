@@ -7,16 +7,17 @@ for each token of the caller's prompt, and sequences that begin with it.
 import copy
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationMixin, modeling_utils
+from transformers import GenerationConfig, GenerationMixin, modeling_utils
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
-from ...configuration.compression_settings import with_settings
+from ...configuration.compression_settings import name_meant, with_settings
 from ...configuration.saved_with_code import SavedWithCode
 from ..encoding.video_features import VidCom2VideoFeatures
 from ..hosting.in_transformers import (
@@ -65,6 +66,19 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         super().__init__(with_settings(config, self.config_class, pop_settings(settings)), *args, **settings)
         # The parent has built its own inner model. Ours has the same weights and other methods.
         self.model.__class__ = self.inner_class
+
+    def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
+        """Refuse arguments of `generate` that there are not, as the parent does, and say what the first may have meant.
+
+        Raises:
+            ValueError: on an argument that nothing takes.
+        """
+        try:
+            cast(Any, super())._validate_model_kwargs(model_kwargs)
+        except ValueError as error:
+            known = (*GenerationConfig().to_dict(), *inspect.signature(GenerationMixin.generate).parameters)
+            hints = [name_meant(name, known) for name in re.findall(r"'(\w+)'", str(error))]
+            raise ValueError(f"{error}{next(filter(None, hints), '')}") from None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Take weights from `load_state_dict` under the names of checkpoints, too. `Trainer` passes them so, with

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from transformers import ProcessorMixin
 
-from ...configuration.compression_settings import COUNTED_BY, NUM_KEPT, CompressionSettings, checked_setting
+from ...configuration.compression_settings import COUNTED_BY, NUM_KEPT, CompressionSettings, checked_setting, name_meant
 from ...configuration.saved_with_code import SavedWithCode
 from ..hosting.in_transformers import pop_settings
 from ..methods.compression import num_kept_tokens
@@ -116,6 +116,9 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
                 f"`{name}` is {given[name]!r} in a call of the processor, which takes {', '.join(COUNTED_BY)}: how "
                 "many tokens stay depends on these alone. Pass it to the model."
             )
+        for name in (*kwargs, *of_videos):  # the stock class would ignore it, with a warning
+            if name not in vars(self) and (meant := name_meant(name, cutoff=0.8)):
+                raise ValueError(f"`{name}` is not an argument of the processor.{meant}")
         if "videos_kwargs" in kwargs:
             kwargs["videos_kwargs"] = of_videos
         merged = super()._merge_kwargs(*args, **kwargs)

@@ -25,6 +25,9 @@ def __getattr__(name: str) -> Any:
         return importlib.metadata.version(__name__)
     try:
         return _exported(name)
+    except AttributeError as error:
+        hint = importlib.import_module(f"{__name__}.errors").did_you_mean(name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}") from error
     except ImportError as error:
         if _problem is not None:
             raise ImportError(_problem) from error

@@ -19,7 +19,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from .checks import FAMILY_SETTINGS, settings_hint
-from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, check_all_read
+from .configuration.compression_settings import SETTING_NAMES, SHORT_NAMES, CompressionSettings, check_all_read
 from .devices import device_of, torch_device
 from .errors import CheckpointError, OptionError, did_you_mean, is_out_of_memory
 from .families import FAMILIES, Family
@@ -55,6 +55,7 @@ NOT_OF_LOAD = {
     "family's class.",
     "load_in_4bit": "Transformers replaced it. Pass `quantization_config=BitsAndBytesConfig(load_in_4bit=True)`.",
     "load_in_8bit": "Transformers replaced it. Pass `quantization_config=BitsAndBytesConfig(load_in_8bit=True)`.",
+    **{short: f"pass `{name}`." for short, name in SHORT_NAMES.items()},
     "output_loading_info": "it refuses missing weights. To see them, call `from_pretrained` of the family's class.",
     "resume_download": "downloads always resume. Leave it out.",
     "state_dict": "it loads the checkpoint's weights. To use others, call `from_pretrained` of the family's class.",

@@ -7,13 +7,16 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from .configuration.compression_settings import (
     COMPRESSION_METHODS,
     SETTING_NAMES,
+    SHORT_NAMES,
     CompressionSettings,
     checked_setting,
 )
@@ -86,7 +89,8 @@ def settings_hint(name: object, others: Iterable[str] = ()) -> str:
         others: names that it may have meant besides settings.
     """
     settings = (*SETTING_NAMES, *FAMILY_SETTINGS)
-    return f"{did_you_mean(name, (*settings, *others))} The settings are: {', '.join(settings)}."
+    meant = SHORT_NAMES.get(str(name), name)
+    return f"{did_you_mean(meant, (*settings, *others))} The settings are: {', '.join(settings)}."
 
 
 def method_hint(name: object) -> str:
@@ -148,6 +152,23 @@ def check_watched_target(path: Path) -> None:
         raise OptionError(f"the file to write is {str(path)!r}, but its name must end in {WATCHED!r}.")
     if not path.parent.is_dir():
         raise OptionError(f"there is no folder {str(path.parent)!r} to write in. Make it, or name another file.")
+
+
+def new_output(given: Path | None, video: str | Path, ending: str) -> Path:
+    """Return the file that a command writes: the given one, which must not exist, or one named after the video, in the
+    current folder, with a number if that name is taken.
+
+    Raises:
+        OptionError: if the given file exists.
+    """
+    if given is not None and given.is_file():
+        raise OptionError(
+            f"`--output` is {str(given)!r}, but that file exists, and nothing is overwritten. Name another, or leave "
+            "--output out for a free name."
+        )
+    stem = Path(urlsplit(str(video)).path).stem
+    names = (Path(f"{stem}{'' if number == 1 else f'-{number}'}{ending}") for number in count(1))
+    return given or next(name for name in names if not name.exists())
 
 
 def path_of_watched(source: str) -> Path:

@@ -1,8 +1,11 @@
-"""Settings that go by one name, such as `vidcom2.load(name, **vidcom2.PAPER)`. The caller chooses the ratio."""
+"""Settings that go by one name, such as `vidcom2.load(name, **vidcom2.PAPER)`, to which the caller adds the ratio; and
+how many frames are read of a video, so that a picture of what is kept shows what answered."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
+
+NUM_FRAMES = 32  # sampled of a video where the caller names no number, in every command and function
 
 # The VidCom² paper to the letter, with the positions of the authors' code. How many tokens stay depends on what a video
 # shows, so the prompt comes from a stock processor.

@@ -59,7 +59,7 @@ def toy_of(model: str | None) -> Toy | None:
     Raises:
         OptionError: if there is no toy of this name.
     """
-    if model is None:
+    if model is None or (model == "toy" and not Path(model).is_dir()):
         return TOY
     if not model.startswith(PREFIX):
         return None

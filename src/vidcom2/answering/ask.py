@@ -1,19 +1,23 @@
 """Asking a question about a video, in one call; and watching a video, to ask many."""
 
+import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, cast, overload
 
+from huggingface_hub.utils import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..checks import settings_hint, whole_number
+from ..checks import WATCHED, is_watched, settings_hint, whole_number
 from ..errors import OptionError, brief
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from ..records.fingerprints import stamped
 from ..video.frames import Frames, is_list_of_pictures
-from ..video.reading import Video, check_video, read_video
+from ..video.reading import Progress, Video, check_video, read_video
 from .answer import Answer
 from .arguments import DEMO_WARNING, check_generate_arguments, check_model, checkpoint_of, pop_call_settings
 from .chats import Chat, Message, Prompt, is_single, prompts_of
@@ -22,6 +26,8 @@ from .frame_size import size_of_frames
 from .prompting import check_template_arguments
 from .watched import Watched, load_watched_file, watch_frames
 from .watched_file import read_header
+
+SECONDS_UNSEEN = 2.0  # a bar appears when reading takes longer
 
 
 @overload
@@ -44,20 +50,21 @@ def ask(
     model: str | PreTrainedModel | None = None,
     *,
     processor: ProcessorMixin | None = None,
-    num_frames: int = 32,
+    num_frames: int = NUM_FRAMES,
     fps: float | None = None,
     times: Sequence[float] | None = None,
     max_new_tokens: int = 64,
     scale_while_reading: bool = False,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     measure: bool = False,
+    progress: bool = True,
     **arguments: Any,
 ) -> Answer | list[Answer]:
     """Read a video, compress it, and ask a model one or several questions about it.
 
     Args:
-        video: a path, an http(s) or file URL, or a `Video`. Or, with `fps` or `times`, a list of the paths of pictures,
-            or decoded frames in one of the forms of `Video.from_frames`.
+        video: a path, an http(s) or file URL, or a `Video`; or a file that `Watched.save` wrote. Or, with `fps` or
+            `times`, a list of the paths of pictures, or decoded frames in one of the forms of `Video.from_frames`.
         question: a text; or a chat, which is a list of messages; or a list of texts and chats, which are asked one
             after the other about a video that is encoded once. In a chat `{"type": "video"}` stands for the video.
             Without it the video comes before the user's first text. The model continues a chat that ends with words of
@@ -73,6 +80,7 @@ def ask(
         chat_template_kwargs: values for the model's chat template, such as `{"enable_thinking": False}`.
         measure: answer again with and without compression, and measure both, as `vidcom2 run` does. These answers are
             greedy, whatever the arguments of `generate`.
+        progress: whether a bar on the terminal shows how far a long video is read.
         **arguments: how to load a model that is named, by the fields of `Placement` (`device="cpu"`, `dtype`,
             `attn_implementation`, `device_map`, `revision`); settings of VidCom² (`retention_ratio=0.15`), the
             checkpoint's own where not given; and arguments of `generate`, which is greedy unless told `do_sample=True`.
@@ -99,7 +107,15 @@ def ask(
             "for this call. Set it in `model.config` instead."
         )
     frames = {"num_frames": num_frames, "fps": fps, "times": times, "scale_while_reading": scale_while_reading}
-    watched = _watch(video, model, processor, placement, settings, chat_template_kwargs, **frames)
+    if isinstance(video, str | PathLike) and is_watched(fspath(video)):
+        for name, value in {**frames, "measure": measure}.items():
+            if value not in (None, False, NUM_FRAMES):
+                raise OptionError(
+                    f"`{name}` needs the frames of a video, but a watched one has none left. Leave it out."
+                )
+        watched = _watched_in(video, model, processor, placement, settings)
+    else:
+        watched = _watch(video, model, processor, placement, settings, chat_template_kwargs, progress, **frames)
     answers = watched.answers(prompts, {"max_new_tokens": max_new_tokens, **arguments}, chat_template_kwargs)
     if not is_single(question):
         return answers
@@ -119,10 +135,11 @@ def watch(
     model: str | PreTrainedModel | None = None,
     *,
     processor: ProcessorMixin | None = None,
-    num_frames: int = 32,
+    num_frames: int = NUM_FRAMES,
     fps: float | None = None,
     times: Sequence[float] | None = None,
     scale_while_reading: bool = False,
+    progress: bool = True,
     **arguments: Any,
 ) -> Watched:
     """Read, encode and compress a video once, to ask about it many times.
@@ -141,7 +158,7 @@ def watch(
     placement = Placement.popped_from(arguments)
     settings = _settings_alone("watch", arguments)
     frames = {"num_frames": num_frames, "fps": fps, "times": times, "scale_while_reading": scale_while_reading}
-    return _watch(video, model, processor, placement, settings, **frames)
+    return _watch(video, model, processor, placement, settings, None, progress, **frames)
 
 
 def load_watched(
@@ -163,9 +180,25 @@ def load_watched(
             or whose video has changed since.
         CheckpointError: if the model cannot be loaded.
     """
-    asked, file = _settings_alone("load_watched", settings), Path(path)
+    return _watched_in(path, model, processor, Placement(), _settings_alone("load_watched", settings))
+
+
+def _watched_in(
+    path: str | PathLike[str],
+    model: str | PreTrainedModel | None,
+    processor: ProcessorMixin | None,
+    placement: Placement,
+    asked: dict[str, Any],
+) -> Watched:
+    """Do what `load_watched` does."""
+    file = Path(path)
+    if not is_watched(file.name):
+        raise OptionError(
+            f"{str(path)!r} is no watched video, whose name ends in {WATCHED!r}. `vidcom2.watch` watches a video, and "
+            "`save` of what it returns writes such a file."
+        )
     header = read_header(file)  # refuses a damaged file before a model is loaded for it
-    found = check_model(model, processor, Placement(), asked)
+    found = check_model(model, processor, placement, asked)
     checkpoint, _ = checkpoint_of(found, processor, dict(asked))
     return load_watched_file(file, header, checkpoint, asked)
 
@@ -187,7 +220,8 @@ def _watch(
     processor: ProcessorMixin | None,
     placement: Placement,
     settings: dict[str, Any],
-    template_arguments: Mapping[str, Any] | None = None,
+    template_arguments: Mapping[str, Any] | None,
+    progress: bool,
     *,
     num_frames: Any,
     fps: Any,
@@ -205,7 +239,8 @@ def _watch(
         if scale_while_reading:
             raise OptionError("`scale_while_reading` is for files, but `video` is already decoded. Leave it out.")
     elif not scale_while_reading:
-        video = read_video(video, num_frames, fps=fps, times=times)
+        with _bar(progress) as bar:
+            video = read_video(video, num_frames, bar, fps=fps, times=times)
     elif isinstance(video, str | PathLike):  # the model's processor must be known before it is read
         check_video(fspath(video))
     if model is None:
@@ -214,8 +249,23 @@ def _watch(
     if processor is None:
         check_template_arguments(checkpoint.processor, template_arguments)
     if not isinstance(video, Video):
-        video = read_video(video, num_frames, size=size_of_frames(checkpoint.processor), fps=fps, times=times)
+        size = size_of_frames(checkpoint.processor)
+        with _bar(progress) as bar:
+            video = read_video(video, num_frames, bar, size=size, fps=fps, times=times)
     return watch_frames(checkpoint, video, settings, source)
+
+
+@contextmanager
+def _bar(wanted: bool) -> Iterator[Progress]:
+    """Show on a terminal how far a video is read, if that takes longer than SECONDS_UNSEEN."""
+    hidden = not wanted or not sys.stderr.isatty()
+    with tqdm(unit="", delay=SECONDS_UNSEEN, leave=False, disable=hidden) as bar:
+
+        def show(what: str, done: float, total: float | None) -> None:
+            bar.desc, bar.total = what, total
+            bar.update(done - bar.n)
+
+        yield show
 
 
 def _with_times(video: Any, fps: float | None, times: Sequence[float] | None) -> Any:

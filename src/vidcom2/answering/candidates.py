@@ -1,4 +1,4 @@
-"""What `vidcom2 eval` compares: methods at retention ratios.
+"""Ways to compress: methods at retention ratios, which `vidcom2 eval` compares, and what all reports call them.
 
 Nothing here imports PyTorch.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..checks import check_settings
+from ..checks import FAMILY_SETTINGS, check_settings
 from ..configuration.compression_settings import (
     ALL_TOKENS,
     COMPRESSION_METHODS,
@@ -32,6 +32,42 @@ if TYPE_CHECKING:
 
 
 BASELINE = {**ALL_TOKENS, "vision_method": "full"}  # the settings with which the model is its parent
+
+
+def way_in_words(settings: Mapping[str, Any]) -> str:
+    """Return the method and the ratio among these settings as all reports name them: "vidcom2 at 0.25"."""
+    budget = settings.get("max_video_tokens")
+    words = f"{settings.get('compression_method', 'vidcom2')} at {settings['retention_ratio']:g}"
+    return words if budget is None else f"{words}, at most {budget:,} tokens"
+
+
+def changed_settings(config: Any, settings: CompressionSettings) -> dict[str, Any]:
+    """Return `retention_ratio`, and the settings that are not at their default, those of the model's family included.
+
+    Args:
+        config: the model's.
+        settings: those of the call.
+    """
+    of_family = {
+        name: getattr(config, name) for name in (*FAMILY_SETTINGS, "spatial_pool_mode") if hasattr(config, name)
+    }
+    values = settings.as_dict() | of_family
+    return {
+        name: value
+        for name, value in values.items()
+        if name == "retention_ratio" or value != getattr(type(config), name)
+    }
+
+
+def others_in_words(settings: Mapping[str, Any]) -> list[str]:
+    """Return the settings that `way_in_words` does not name."""
+    said = ("retention_ratio", "compression_method", "max_video_tokens")
+    return [f"{name}={value}" for name, value in settings.items() if name not in said]
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Return the way to compress, and the other settings that `changed_settings` returned."""
+    return ", ".join([way_in_words(settings), *others_in_words(settings)])
 
 
 @dataclass(frozen=True)

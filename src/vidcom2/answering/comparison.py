@@ -16,7 +16,7 @@ from ..configuration.compression_settings import COMPRESSION_METHODS, Compressio
 from ..modeling.methods.compression import VideoCompression
 from ..modeling.prompt.prompt_compression import positions_made_for
 from ..video.reading import Video
-from .candidates import BASELINE
+from .candidates import BASELINE, changed_settings, way_in_words
 from .generation import EncodedVideos, compress, encode, generate
 from .prepared_video import VideoPrompt, num_video_tokens, prepare_video
 from .prompting import scored_frames, texts_of
@@ -63,6 +63,8 @@ class Comparison:
 
     Attributes:
         settings: all settings of VidCom² that the answer was made with.
+        changed_settings: `retention_ratio`, and those that are not at their default, those of the family included.
+        num_frames: how many frames of the video were sampled.
         lost_frames: how many frames of the file could not be decoded.
         full_prompt_tokens, full_video_tokens: the tokens of the processor's uncompressed prompt, and of its video.
         frame_seconds: (T,) the time at which each scored frame is shown, in seconds.
@@ -95,13 +97,18 @@ class Comparison:
     other: Measured | None = None
     environment: dict[str, str] = field(default_factory=dict)
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    changed_settings: dict[str, Any] = field(default_factory=dict)
+    num_frames: int = 0
+
+    @property
+    def way(self) -> str:
+        """The method and the ratio of the compressed side."""
+        return way_in_words({**self.settings, "retention_ratio": self.retention_ratio})
 
     @property
     def sides(self) -> dict[str, Measured | None]:
         """All sides of the comparison by their names. A side that did not run is None."""
-        budget = self.settings.get("max_video_tokens")
-        named = f"retention_ratio={self.retention_ratio}" + ("" if budget is None else f", max_video_tokens={budget}")
-        sides = {"all tokens": self.uncompressed, named: self.compressed}
+        sides = {"all tokens": self.uncompressed, self.way: self.compressed}
         return sides if self.other_method is None else {**sides, self.other_method: self.other}
 
     def too_long(self) -> dict[str, Measured]:
@@ -183,6 +190,8 @@ def run(
         other=None if other_method is None else measured[-1],
         environment=where,
         chat_template_kwargs=dict(chat_template_kwargs or {}),
+        changed_settings=changed_settings(model.config, settings),
+        num_frames=len(video.frames),
     )
 
 

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from ..errors import OptionError, brief
 from ..modeling.hosting.in_transformers import CACHE, FORMER_NAME
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from ..video.reading import Video
 from .arguments import (
     DEMO_WARNING,
@@ -28,7 +29,7 @@ def answer_many(
     model: str | PreTrainedModel | None = None,
     *,
     processor: ProcessorMixin | None = None,
-    num_frames: int = 32,
+    num_frames: int = NUM_FRAMES,
     max_new_tokens: int = 64,
     batch_size: int = 8,
     workers: int = 2,

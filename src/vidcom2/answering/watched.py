@@ -19,6 +19,7 @@ from ..modeling.hosting.in_transformers import CACHE, pop_settings
 from ..video.reading import Video
 from .answer import Answer
 from .arguments import check_generate_arguments, pop_call_settings, with_tokenizer
+from .candidates import changed_settings, in_words
 from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .generation import compress, encode, generate
 from .prepared_video import PreparedVideo, common_length, num_video_tokens, prepare_video
@@ -68,6 +69,17 @@ class Watched:
         self.prefix: Tensor | None = None
         self.cache: Any = None
         self._encoder_then, self._filled_by = encoder_state(checkpoint.model), None
+
+    @property
+    def summary(self) -> str:
+        """What was kept of how many frames, how, and by which model, in one line."""
+        compression, frames = self.features.video_compressions[0], len(self.prepared.video.frames)
+        kept, whole = len(compression.placeholders), compression.num_placeholders
+        way = in_words(changed_settings(self.checkpoint.model.config, self.settings))
+        return f"{kept:,} of {whole:,} video tokens of {frames} frames, {way}, by {self.checkpoint.name}"
+
+    def __repr__(self) -> str:
+        return f"<Watched: {self.summary}>"
 
     @overload
     def ask(  # pyright: ignore[reportOverlappingOverload]  (a text is a sequence of texts, too)

@@ -58,9 +58,38 @@ COMMANDS = {
     "publish": publish_command,
     "verify": verify_command,
 }
+# What the help of a command shows without `--help-all`: its usual options, and examples.
+SELECTION = ("model", "num_frames", "retention_ratio", "compression_method")
+HELP = {
+    "run": (
+        ("prompt", *SELECTION),
+        ('vidcom2 run clip.mp4 --prompt "What happens?"', "vidcom2 run --videos FOLDER -o answers.jsonl"),
+    ),
+    "chat": (("stream", *SELECTION), ("vidcom2 chat clip.mp4", "vidcom2 chat --stream camera")),
+    "watch": (("output", *SELECTION), ("vidcom2 watch clip.mp4", "vidcom2 chat clip.watched")),
+    "explain": (("output", *SELECTION), ("vidcom2 explain clip.mp4", "vidcom2 explain clip.mp4 --compare evs")),
+    "demo": (("port", *SELECTION), ("vidcom2 demo", "vidcom2 demo --model llava-hf/llava-onevision-qwen2-0.5b-ov-hf")),
+    "bench": (
+        ("quick", "model_size", "method", "retention_ratio", "num_frames"),
+        ("vidcom2 bench --quick", "vidcom2 bench clip.mp4 --model-size qwen2-vl-2b --method vidcom2,random"),
+    ),
+    "eval": (
+        ("data", "model", "methods", "ratios", "output"),
+        (
+            "vidcom2 eval --data questions.jsonl --check",
+            "vidcom2 eval --data questions.jsonl --methods vidcom2,coverage",
+        ),
+    ),
+    "publish": (
+        ("repo", "base", "retention_ratio", "compression_method", "dry_run"),
+        ("vidcom2 publish --base FOLDER --repo org/name --dry-run", "vidcom2 verify org/name"),
+    ),
+}
 for name, command in COMMANDS.items():
     whole_sentence = (command.__doc__ or "").split("\n\n")[0]  # which click would cut
-    app.command(name, cls=Command, short_help=whole_sentence)(takes_imports(command))
+    app.command(name, cls=Command, short_help=whole_sentence, context_settings={"obj": HELP.get(name, ((), ()))})(
+        takes_imports(command)
+    )
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..answering.candidates import Candidate, candidates_of
+from ..answering.candidates import Candidate, candidates_of, others_in_words
 from ..checks import check_given, check_settings, check_video_file, video_pixels
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, option_name, written_to
@@ -26,6 +26,7 @@ from ..measuring.results import new_file, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from ..measuring.tables import failures, notes, terminal_tables
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
 from .console import (
@@ -66,7 +67,7 @@ USUAL: dict[str, Any] = {
     "model_size": ["llava-onevision-0.5b"],
     "method": list(METHODS),
     "retention_ratio": ["0.25", "0.15"],
-    "num_frames": [32],
+    "num_frames": [NUM_FRAMES],
     "repeats": 5,
     "max_new_tokens": 16,
     "video_size": "640x360",
@@ -103,6 +104,8 @@ class BenchOptions:
     method: Annotated[
         list[str] | None,
         typer.Option(
+            "--method",
+            "--compression-method",
             help="Method to compare. Its own settings follow a colon. Repeatable, or separated by commas.",
             show_default=", ".join(METHODS),
         ),
@@ -110,12 +113,17 @@ class BenchOptions:
     retention_ratio: Annotated[
         list[str] | None,
         typer.Option(
+            "--retention-ratio",
+            "--ratio",
             help="Retention ratio to compare. Repeatable, or separated by commas. All tokens are always measured too.",
             show_default=",".join(USUAL["retention_ratio"]),
         ),
     ] = None
     num_frames: Annotated[
-        list[int] | None, typer.Option(help="Frames sampled from the video. Repeatable.", min=1, show_default="32")
+        list[int] | None,
+        typer.Option(
+            "--num-frames", "--frames", help="Frames sampled from the video. Repeatable.", min=1, show_default="32"
+        ),
     ] = None
     batch_size: Annotated[
         list[int] | None,
@@ -154,7 +162,7 @@ class BenchOptions:
     ] = False
     video: Annotated[
         str | None,
-        typer.Option(help="Video file or http(s) URL.", show_default="a generated one, at 25 frames a second"),
+        typer.Argument(help="Video file or http(s) URL.", show_default="a generated one, at 25 frames a second"),
     ] = None
     video_size: Annotated[
         str | None,
@@ -397,12 +405,12 @@ def _model(
     from ..checkpoints import load_resolved
     from ..measuring.models import random_checkpoint
 
-    placement = options.placements()[0]
+    placement, shared = options.placements()[0], "".join(f", {each}" for each in others_in_words(options.settings))
     if model is not None:
         checkpoint = load_resolved(model)
         folder = Path(str(options.model)).expanduser()
         name = folder.resolve().name if folder.is_dir() else str(options.model)
-        return checkpoint, name, f"Time of {name}"
+        return checkpoint, name, f"Time of {name}{shared}"
     assert size is not None  # `check` wants one of the two
     row: ModelSize = size_named(size)
     with status(f"Making {size} of random weights ..."):
@@ -419,7 +427,7 @@ def _model(
     return (
         checkpoint,
         row.checkpoint or size,
-        f"Time of a model of the size of {row.checkpoint or size}, random weights",
+        f"Time of a model of the size of {row.checkpoint or size}, random weights{shared}",
     )
 
 

@@ -12,6 +12,7 @@ from ..checks import FAMILY_SETTINGS, check_given
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from .chat_stream import stream_chat
 from .console import (
     INTERRUPTED,
@@ -62,7 +63,7 @@ class ChatOptions:
         ),
     ] = None
     fps: Annotated[float, typer.Option(help="The most frames of a second of --stream that are shown.")] = 2.0
-    num_frames: FramesOption = 32
+    num_frames: FramesOption = NUM_FRAMES
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 256
     chat_template_kwargs: TemplateOption = None
 
@@ -101,7 +102,7 @@ def _talk(context: typer.Context, options: ChatOptions, of_template: dict[str, A
     )
     from ..answering.conversation import Conversation
 
-    announce_demo(options.model, options.video, "name its file: `vidcom2 chat FILE`")
+    announce_demo(options.model, options.video, "chat")
     print_lost(watched.lost_frames)
     conversation = Conversation(watched, options.max_new_tokens, of_template)
 

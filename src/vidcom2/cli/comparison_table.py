@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
+from ..answering.candidates import changed_settings, in_words
 from .console import out, print_table, print_verdict
 from .loading import print_lost
 from .verdicts import verdict_of_run
@@ -13,6 +14,7 @@ from .verdicts import verdict_of_run
 if TYPE_CHECKING:
     from ..answering.answer import Answer
     from ..answering.comparison import Comparison, Measured
+    from ..answering.watched import Watched
 
 BAR_WIDTH = 24
 SCHEMA = 1  # of `--json`; it grows when a key goes or changes its meaning, and docs/command_line.md tells the keys
@@ -23,10 +25,10 @@ def as_json(result: "Comparison") -> dict[str, Any]:
     return {"schema": SCHEMA} | dataclasses.asdict(result) | {"beyond_max_position_embeddings": list(result.too_long())}
 
 
-def print_answer(answer: "Answer") -> None:
+def print_answer(answer: "Answer", watched: "Watched") -> None:
     """Print an answer about a watched video, and from how many tokens it was given."""
-    out.print(f"[bold]Model[/]   {escape(answer.model)}", highlight=False)
-    out.print(f"[bold]Prompt[/]  {escape(str(answer.question))}", highlight=False)
+    way = in_words(changed_settings(watched.checkpoint.model.config, watched.settings))
+    _print_heads(Model=answer.model, Method=way, Prompt=str(answer.question))
     kept, whole = f"{answer.video_tokens:,}", f"{answer.full_video_tokens:,}"
     out.print(f"[bold]Answer[/] ({kept} of {whole} video tokens, {answer.new_tokens:,} generated)", highlight=False)
     out.print(_printable(answer), markup=False, highlight=False)
@@ -40,10 +42,8 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
         true_answer: the answer to the demo's question, if it is the demo.
     """
     short, full = result.compressed, result.uncompressed
-    out.print(f"[bold]Model[/]   {escape(result.model)}", highlight=False)
-    out.print(f"[bold]Prompt[/]  {escape(result.prompt)}", highlight=False)
-    if true_answer is not None:
-        out.print(f"[bold]Truth[/]   {escape(true_answer)}", highlight=False)
+    way = in_words({"retention_ratio": result.retention_ratio, **result.changed_settings})
+    _print_heads(Model=result.model, Frames=str(result.num_frames), Method=way, Prompt=result.prompt, Truth=true_answer)
     for name, measured in result.sides.items():
         if measured is not None:
             tokens = f"{measured.video_tokens:,} video tokens, {measured.new_tokens:,} generated"
@@ -51,7 +51,7 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
             out.print(_printable(measured.answer), markup=False, highlight=False)
 
     other = [] if result.other is None else [result.other]
-    cells = [["", *(name.replace("=", " = ") for name in result.sides), "ratio"]]
+    cells = [["", *result.sides, "ratio"]]
     for name, which in (("prompt tokens", "prompt_tokens"), ("video tokens", "video_tokens")):
         before, *after = getattr(result, f"full_{which}"), *(getattr(side, which) for side in (short, *other))
         cells.append([name, f"{before:,}", *(f"{each:,}" for each in after), _times(before, after[0])])
@@ -77,9 +77,6 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
         )
 
     largest = max(result.frame_budgets)
-    video_share = short.video_tokens / result.full_video_tokens
-    newlines = "" if f"{result.kept_share:.1%}" == f"{video_share:.1%}" else f", {video_share:.1%} of the whole video"
-    out.print(f"Kept: {result.kept_share:.1%} of the scored tokens{newlines}")
     budgets = Table(title=f"Tokens kept per frame, of {result.tokens_per_frame}")
     u_t = result.frame_uniqueness  # not every method has it
     for column in ("frame", "second", *([] if u_t is None else ["u_t"]), "k_t"):
@@ -89,9 +86,33 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
         unique = [] if u_t is None else [f"{u_t[i]:.4f}"]
         budgets.add_row(str(i), f"{second:.2f}", *unique, str(k), "█" * round(BAR_WIDTH * k / largest))
     out.print(budgets)
+    out.print(_meanings(result), highlight=False)
     print_lost(result.lost_frames)
     out.print(", ".join(f"{name} {value}" for name, value in result.environment.items()), style="dim")
-    print_verdict(verdict_of_run(result))
+    print_verdict(verdict_of_run(result, true_answer))
+
+
+def _print_heads(**heads: str | None) -> None:
+    for name, text in heads.items():
+        if text is not None:
+            out.print(f"[bold]{name:8}[/]{escape(text)}", highlight=False)
+
+
+def _meanings(result: "Comparison") -> str:
+    """Return how many tokens were kept, and what the words of the tables mean."""
+    kept, scored = sum(result.frame_budgets), result.tokens_per_frame * len(result.frame_budgets)
+    video, whole = result.compressed.video_tokens, result.full_video_tokens
+    why = "; the model's own separators always stay" if whole > scored else ""
+    if abs(kept / scored - result.retention_ratio) >= 0.0005:
+        has_budget = result.settings.get("max_video_tokens") is not None
+        why += "; the budget lowers it" if has_budget else "; each frame keeps a whole number of tokens"
+    lines = [
+        f"Kept: {video:,} of {whole:,} video tokens ({video / whole:.1%}). The ratio is a share of the scored ones, of "
+        f"which {kept:,} of {scored:,} are kept ({kept / scored:.1%}){why}."
+    ]
+    if result.frame_uniqueness is not None:
+        lines.append("u_t is the uniqueness of a frame: the higher, the less its tokens are like the video's mean.")
+    return " ".join([*lines, "k_t is how many tokens of a frame are kept."])
 
 
 def _times(before: float, after: float) -> str:

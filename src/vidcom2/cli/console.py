@@ -50,6 +50,8 @@ ImportOption = Annotated[
         show_default=False,
     ),
 ]
+ALIASES = {"compression_method": ["--method"], "retention_ratio": ["--ratio"]}
+HELP_ALL = "vidcom2.help_all"  # marks the context of a command whose help shows all options
 HYPHEN = "\0"  # stands for a hyphen while lines are broken, which happens at hyphens too
 LEFT = ("", "method")  # columns of tables that hold names
 _imported: dict[str, Path] = {}
@@ -102,30 +104,78 @@ def exit_with(errors: Sequence[str]) -> None:
         raise typer.Exit(1 if bugs else SOME_ERRORS)
 
 
+def video_as_argument(words: list[str]) -> list[str]:
+    """Return the words of a command line with what follows `--video`, another name of the argument, at their end."""
+    others, videos = [], []
+    left = iter(words)
+    for word in left:
+        name, equals, value = word.partition("=")
+        if word == "--":
+            others += [word, *left]
+        elif name == "--video":
+            given = value if equals else next(left, None)
+            if given is None:
+                raise typer.BadParameter("--video is the last word, but the file or URL of a video must follow it.")
+            videos.append(given)
+        else:
+            others.append(word)
+    return [*others, *["--"] * (bool(videos) and "--" not in others), *videos]
+
+
+def _is_short(ctx: Any) -> bool:
+    return bool(ctx.obj[0]) and HELP_ALL not in ctx.meta
+
+
 class Command(TyperCommand):
-    """A command that remembers what options the user typed, so that errors can call them by these names."""
+    """A command with a short help, which remembers by what names the user called options, for its errors.
+
+    The context's object has the names of the options that the short help shows, or none for all, and examples.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _typed.clear()
+        names = {typed: each.name for each in self.params for typed in (*each.opts, *each.secondary_opts)}
+        given = [word.partition("=")[0] for word in args if word.startswith("--")]
+        takes_video = "video" in names.values()
+        names |= {"--video": "video"} if takes_video else {}
+        _typed.update({names[word]: word for word in given if names.get(word)})
+        return super().parse_args(ctx, video_as_argument(args) if takes_video else args)
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does: the whole docstring with `--help-all`, else its first paragraph."""
+        whole = self.help or ""
+        self.help = whole.split("\n\n")[0] if _is_short(ctx) else whole
+        super().format_help_text(ctx, formatter)
+        self.help = whole
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """List the options by their panels, and break lines only between words. Rich would cut long names short."""
-        panels: dict[str, list[tuple[str, str]]] = {}
+        """List the options, by their panels and whole with `--help-all`, and else the usual ones with a sentence each.
+
+        Lines break only between words. Rich would cut long names short.
+        """
+        usual, examples = ctx.obj
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
-                panel = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                name, text = record
-                whole = (name, text.replace("-", HYPHEN))
-                panels.setdefault(getattr(parameter, "rich_help_panel", None) or panel, []).append(whole)
+            if record is None or (_is_short(ctx) and parameter.name not in (*usual, "video", "help", "help_all")):
+                continue
+            panel = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            name, text = record
+            if _is_short(ctx):
+                text = re.sub(r"\. (?! ).*?(?=  \[|$)", ".", text)
+            elif getattr(parameter, "rich_help_panel", None):
+                panel = parameter.rich_help_panel  # pyright: ignore[reportAttributeAccessIssue]
+            panels.setdefault(panel, []).append((name, text.replace("-", HYPHEN)))
         for panel, records in panels.items():
-            with formatter.section(panel):
-                formatter.write_dl(records, col_max=30 if formatter.width > 70 else 6)  # or below the names
+            if records:
+                with formatter.section(panel):
+                    formatter.write_dl(records, col_max=30 if formatter.width > 70 else 6)  # or below the names
+        if examples:
+            with formatter.section("Examples"):
+                formatter.write_text("\n\n".join(examples).replace("-", HYPHEN))
         formatter.buffer[:] = [part.replace(HYPHEN, "-") for part in formatter.buffer]
 
     def invoke(self, ctx: Any) -> Any:
-        _typed.clear()
-        for parameter in self.params:
-            source = ctx.get_parameter_source(parameter.name)
-            if parameter.name and source is not None and source.name == "COMMANDLINE":
-                _typed[parameter.name] = parameter.opts[0]
         if self.name != "env":  # `env` reports the problem itself
             with one_line_errors():
                 _check_transformers()
@@ -140,7 +190,9 @@ def _check_transformers() -> None:
 
 
 def as_typed(message: str) -> str:
-    """Return a message in which an option has the name that the user typed: `--dtype` and not `dtype`."""
+    """Return a message in which an option has the name that the user typed: `--dtype` and not `dtype`. None is no value
+    that one can type."""
+    message = re.sub(r"must be None \([^)]*\) or (.*) The default is None\.", r"must be \1", message)
     return re.sub(r"`(\w+)`(?= is )", lambda match: f"`{_typed.get(match[1], match[1])}`", message)
 
 
@@ -149,7 +201,7 @@ def check_not_given(context: typer.Context, names: Sequence[str], reason: str) -
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in names and source is not None and source.name == "COMMANDLINE":
-            raise OptionError(f"`{parameter.opts[0]}` {reason}. Leave it out.")
+            raise OptionError(f"`{_typed.get(parameter.name, parameter.opts[0])}` {reason}. Leave it out.")
 
 
 def import_for_command(modules: Sequence[str]) -> None:
@@ -257,6 +309,8 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
             continue
         accepted = field.metadata["accepted"]
         text = f"{accepted() if callable(accepted) else accepted}."
+        if "none" in field.metadata:
+            text = f"{text.partition(') or ')[2]} 1000000000, which no video has, means {field.metadata['none']}."
         default = f"the checkpoint's, or {field.metadata['none'] if field.default is None else field.default}"
         options.append((field.name, field.type, text, default))
     for family in FAMILIES.values():
@@ -265,18 +319,24 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
             options.append((name, str, text, f"the checkpoint's, or {accepted[0]}"))
 
     recommends = not set(RECOMMENDED) & set(without)
+    recommended = " ".join(f"{name.replace('_', '-')}={value}" for name, value in RECOMMENDED.items())
 
     def with_settings(**arguments: Any) -> None:
         values = {name: arguments.pop(name) for name, *_ in options}
         settings = {name: value for name, value in values.items() if value is not None}
         if recommends and arguments.pop("recommended"):
+            if "compression_method" in settings:
+                with one_line_errors():
+                    raise OptionError(
+                        f"`--recommended` is a method with its settings, {recommended}, but another is named: "
+                        f"`compression_method` is {settings['compression_method']!r}. Leave one of the two out."
+                    )
             settings = dict(RECOMMENDED) | settings
         command(**arguments, settings=settings)
 
     parameters = [each for each in inspect.signature(command).parameters.values() if each.name != "settings"]
     if recommends:
-        named = " ".join(f"{name.replace('_', '-')}={value}" for name, value in RECOMMENDED.items())
-        option = typer.Option("--recommended", help=f"The settings of docs/leaderboard.md: {named}.")
+        option = typer.Option("--recommended", help=f"The settings of docs/leaderboard.md: {recommended}.")
         parameters.append(
             inspect.Parameter(
                 "recommended", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
@@ -285,7 +345,10 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
     for name, kind, text, default in options:
         panel = None if name in ("retention_ratio", "max_video_tokens") else "How tokens are selected"
         parsed = {"parser": _number_or_text, "metavar": "<float>"} if name == "retention_ratio" else {}
-        option = typer.Option(help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel, **parsed)
+        names = [option_name(name), *ALIASES.get(name, ())]
+        option = typer.Option(
+            *names, help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel, **parsed
+        )
         parameters.append(
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
@@ -305,12 +368,27 @@ def _number_or_text(text: str) -> float | str:
 def takes_imports(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the option `--import`, which `vidcom2` takes before the command's name, too."""
 
-    def with_imports(modules: list[str] | None, **arguments: Any) -> None:
+    def with_imports(modules: list[str] | None, help_all: bool, **arguments: Any) -> None:
         import_for_command(modules or [])
         command(**arguments)
 
-    option = inspect.Parameter("modules", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ImportOption)
-    return _with_parameters(with_imports, command, [*inspect.signature(command).parameters.values(), option])
+    options = [
+        inspect.Parameter("modules", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ImportOption),
+        inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAllOption),
+    ]
+    return _with_parameters(with_imports, command, [*inspect.signature(command).parameters.values(), *options])
+
+
+def _help_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.meta[HELP_ALL] = True
+        print(context.get_help())
+        raise typer.Exit
+
+
+HelpAllOption = Annotated[
+    bool, typer.Option("--help-all", is_eager=True, callback=_help_all, help="Show all options and exit.")
+]
 
 
 def takes_placement(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:

@@ -9,6 +9,7 @@ from rich.markup import escape
 from ..demo.serving import check_address, check_gradio, import_gradio, serve
 from ..finding_checkpoints import resolve
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from ..toys import shown_with
 from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, import_libraries
@@ -25,7 +26,7 @@ class DemoOptions:
         "127.0.0.1"
     )
     port: Annotated[int, typer.Option(help="Port to serve at.", min=1, max=65535)] = 7860
-    num_frames: FramesOption = 16
+    num_frames: FramesOption = NUM_FRAMES
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 128
 
 

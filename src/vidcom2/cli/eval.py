@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..answering.candidates import Candidate, candidates_of
+from ..answering.candidates import Candidate, candidates_of, changed_settings, others_in_words
 from ..answering.questions import Question, checked_questions, read_questions
 from ..errors import written_to
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
 from ..evaluation.tables import named, table, unanswered
 from ..finding_checkpoints import Resolved, resolve
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of, check_loaded, identity_of
 from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
 from ..records.run_record import AnswerFile, versions_of_answers
@@ -71,11 +72,15 @@ class EvalOptions:
     methods: Annotated[
         str,
         typer.Option(
+            "--methods",
+            "--method",
             help="Methods to compare. A method's own settings follow a colon: "
-            "`random,vidcom2:compression_scoring=released`."
+            "`random,vidcom2:compression_scoring=released`.",
         ),
     ] = "vidcom2,random"
-    ratios: Annotated[str, typer.Option(help="Retention ratios to compare.")] = "0.5,0.25,0.15,0.1"
+    ratios: Annotated[str, typer.Option("--ratios", "--ratio", help="Retention ratios to compare.")] = (
+        "0.5,0.25,0.15,0.1"
+    )
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for the answers and the results.", show_default="DATA-eval"),
@@ -83,7 +88,9 @@ class EvalOptions:
     limit: Annotated[
         int | None, typer.Option(help="Ask only this many questions, the first ones.", min=1, show_default="all")
     ] = None
-    num_frames: Annotated[int, typer.Option(help="Frames sampled evenly from each video.", min=1)] = 32
+    num_frames: Annotated[
+        int, typer.Option("--num-frames", "--frames", help="Frames sampled evenly from each video.", min=1)
+    ] = NUM_FRAMES
     batch_size: Annotated[int, typer.Option(help="How many questions one call of `generate` answers.", min=1)] = 8
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 32
     chat_template_kwargs: TemplateOption = None
@@ -227,5 +234,7 @@ def _evaluated(
             model_settings=checkpoint.model.config.compression_settings().as_dict(),
             vidcom2_commits=commits,
         )
-        title = f"{options.model_name} on {options.data.name}"
+        config = checkpoint.model.config
+        shared = others_in_words(changed_settings(config, config.compression_settings()))
+        title = ", ".join([f"{options.model_name} on {options.data.name}", *shared])
         return rows, write_report(options.folder, title, questions, rows, candidates, certificate)

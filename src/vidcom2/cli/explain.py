@@ -9,13 +9,14 @@ import typer
 from rich.markup import escape
 
 from ..answering.candidates import number_or_text
-from ..checks import check_settings
+from ..checks import check_settings, new_output
 from ..errors import OptionError, written_to
 from ..explaining.drawing_file import check_drawing
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from ..toys import shown_with
 from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
-from .loading import FramesOption, ModelOption, VideoOption, announce_demo, load_with_video, print_lost
+from .loading import FramesOption, ModelOption, VideoArgument, announce_demo, load_with_video, print_lost
 
 MOST_COMPARED = 4
 
@@ -26,10 +27,18 @@ class ExplainOptions:
 
     settings: dict[str, Any] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to draw: `.png` or `.html`.")]
+    video: VideoArgument = None
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where to draw: `.png` or `.html`. No file is overwritten.",
+            show_default="VIDEO.png, or VIDEO-2.png; .html with --compare",
+        ),
+    ] = None
     model: ModelOption = None
-    video: VideoOption = None
-    num_frames: FramesOption = 16
+    num_frames: FramesOption = NUM_FRAMES
     compare: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,13 +58,14 @@ def explain_command(options: ExplainOptions) -> None:
 
     Only the video encoder runs.
     """
-    output = options.output
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         others = [compared(word) for word in options.compare or ()]
         if len(others) >= MOST_COMPARED:
             raise OptionError(
                 f"`--compare` is given {len(others)} times, but a page shows {MOST_COMPARED} ways at most."
             )
+        video = options.video or shown_with(options.model)[0].path
+        output = new_output(options.output, video, ".html" if others else ".png")
         check_drawing(output, 1 + len(others))
         frames, checkpoint = load_with_video(
             options.model, options.video, options.num_frames, options.placement, options.settings
@@ -63,11 +73,11 @@ def explain_command(options: ExplainOptions) -> None:
         from ..explaining.explain import Figure, clip_name
         from ..explaining.explanation import compare
 
-        name = clip_name(options.video or shown_with(options.model)[0].path)
+        name = clip_name(video)
         with status("Encoding and drawing ..."), written_to(output):
             figure = Figure(compare(checkpoint, frames, [{}, *others], name))
             figure.save(output)
-        announce_demo(options.model, options.video)
+        announce_demo(options.model, options.video, "explain")
         out.print(repr(figure))
         out.print(f"Drawn to {escape(str(output))}", highlight=False, soft_wrap=True)
         print_lost(frames.lost)

@@ -30,10 +30,10 @@ ModelOption = Annotated[
         show_default=False,
     ),
 ]
-VideoOption = Annotated[
+VideoArgument = Annotated[
     str | None,
-    typer.Option(
-        help="Video file or http(s) URL. Without this option, a short clip that comes with vidcom2.", show_default=False
+    typer.Argument(
+        help="Video file or http(s) URL. Without it, a short clip that comes with vidcom2.", show_default=False
     ),
 ]
 TemplateOption = Annotated[
@@ -43,7 +43,9 @@ TemplateOption = Annotated[
     ),
 ]
 NEEDS_FRAMES = ("num_frames", "scale_while_reading", "repeats", "against", "as_json")  # options
-FramesOption = Annotated[int, typer.Option(help="Frames sampled evenly from the video.", min=1)]
+FramesOption = Annotated[
+    int, typer.Option("--num-frames", "--frames", help="Frames sampled evenly from the video.", min=1)
+]
 
 
 def json_option(name: str, text: str | None, example: str) -> dict[str, Any]:
@@ -144,12 +146,8 @@ def watched_video(
         return watch_frames(checkpoint, frames, {}, source)
 
 
-def announce_demo(model: str | None, video: str | None = "", name_one: str = "pass `--video`") -> None:
-    """Say that the toy answers, and what it knows, or that the clip of vidcom2 is shown, where no other was named.
-
-    Args:
-        name_one: how to name another video.
-    """
+def announce_demo(model: str | None, video: str | None = "", command: str = "run") -> None:
+    """Say that the toy answers, and what it knows, or that the clip of vidcom2 is shown, where no other was named."""
     lines, toy = [], toy_of(model)
     if toy is not None:
         lines.append(
@@ -158,7 +156,7 @@ def announce_demo(model: str | None, video: str | None = "", name_one: str = "pa
             "video its answer means nothing. For a real model, pass its name on the Hub as `--model`."
         )
     if video is None:
-        lines.append(f"The video is the clip that comes with vidcom2. For another, {name_one}.")
+        lines.append(f"The video is the clip that comes with vidcom2. For another: `vidcom2 {command} FILE`.")
     if lines:
         out.print(Panel("\n".join(lines), title="Demo", border_style="yellow", expand=False, width=min(100, out.width)))
 

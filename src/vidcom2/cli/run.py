@@ -72,7 +72,7 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
                     prompt or DEFAULT_PROMPT, max_new_tokens=options.max_new_tokens, chat_template_kwargs=of_template
                 )
             announce_demo(options.model, options.video)
-            print_answer(answer)
+            print_answer(answer, watched)
             return
         clip = shown_with(options.model)[0] if options.video is None else None
         is_demo = clip is not None and toy_of(options.model) is not None and prompt is None

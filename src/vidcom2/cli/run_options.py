@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from .loading import FramesOption, ModelOption, TemplateOption
 
 DEFAULT_PROMPT = "What happens in the video?"
@@ -41,9 +42,9 @@ class RunOptions:
     model: ModelOption = None
     video: Annotated[
         str | None,
-        typer.Option(
-            help="Video file, http(s) URL, or what `vidcom2 watch` wrote. Without this option, a short clip that comes "
-            "with vidcom2.",
+        typer.Argument(
+            help="Video file, http(s) URL, or what `vidcom2 watch` wrote. Without it, a short clip that comes with "
+            "vidcom2.",
             show_default=False,
         ),
     ] = None
@@ -51,7 +52,7 @@ class RunOptions:
         str | None,
         typer.Option(help="Question about the video.", show_default=f"{DEFAULT_PROMPT}, or the question of the clip"),
     ] = None
-    num_frames: FramesOption = 32
+    num_frames: FramesOption = NUM_FRAMES
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of the answer, in tokens.", min=1)] = 64
     chat_template_kwargs: TemplateOption = None
     scale_while_reading: Annotated[

@@ -12,16 +12,22 @@ if TYPE_CHECKING:
 FEW_VIDEOS = 30
 
 
-def verdict_of_run(result: "Comparison") -> str:
-    """Return, for example, "25 %: same answer, 3.7× fewer video tokens, prefill 2.7× faster"."""
+def verdict_of_run(result: "Comparison", true_answer: str | None = None) -> str:
+    """Return, for example, "vidcom2 at 25 %: same answer, 3.7× fewer video tokens, prefill 2.7× faster".
+
+    Args:
+        true_answer: the right answer, if it is known. The verdict then says whether the answers are right.
+    """
     short, full = result.compressed, result.uncompressed
     parts = [_fewer(result.full_video_tokens, short.video_tokens)]
     if full is not None:
-        same = short.answer.strip() == full.answer.strip()
-        parts = ["same answer" if same else "a different answer than with all tokens", *parts]
+        same, is_right = short.answer.strip() == full.answer.strip(), short.answer.strip() == true_answer
+        known = "" if true_answer is None else "right " if is_right else "wrong "
+        parts = [f"same {known}answer" if same else f"a different {known}answer than with all tokens", *parts]
         parts.append(f"prefill {_faster(full.prefill_seconds / max(short.prefill_seconds, 1e-9))}")
     has_budget = result.settings.get("max_video_tokens") is not None  # which may keep less than the ratio
-    return f"{percent(round(result.kept_share, 3) if has_budget else result.retention_ratio)}: {', '.join(parts)}"
+    share = percent(round(result.kept_share, 3) if has_budget else result.retention_ratio)
+    return f"{result.settings.get('compression_method', 'vidcom2')} at {share}: {', '.join(parts)}"
 
 
 def verdict_of_bench(rows: Sequence[Mapping[str, Any]]) -> str | None:

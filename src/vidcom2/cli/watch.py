@@ -8,10 +8,12 @@ import typer
 from rich.filesize import decimal
 from rich.markup import escape
 
-from ..checks import check_watched_target
+from ..checks import WATCHED, check_watched_target, new_output
 from ..placement import Placement
+from ..presets import NUM_FRAMES
+from ..toys import shown_with
 from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
-from .loading import FramesOption, ModelOption, announce_demo, print_lost, watched_video
+from .loading import FramesOption, ModelOption, VideoArgument, announce_demo, print_lost, watched_video
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +22,18 @@ class WatchOptions:
 
     settings: dict[str, Any] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
-    video: Annotated[
-        str | None,
-        typer.Argument(
-            help="Video file or http(s) URL. Without it, a short clip that comes with vidcom2.", show_default=False
+    video: VideoArgument = None
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The file to write, whose name ends in `.watched`. No file is overwritten.",
+            show_default="VIDEO.watched, or VIDEO-2.watched",
         ),
     ] = None
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, whose name ends in `.watched`.")]
     model: ModelOption = None
-    num_frames: FramesOption = 32
+    num_frames: FramesOption = NUM_FRAMES
 
 
 @takes_settings
@@ -41,19 +46,18 @@ def watch_command(context: typer.Context, options: WatchOptions) -> None:
     `vidcom2.load_watched` answer from it with the same model.
     """
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
-        check_watched_target(options.output)
+        output = new_output(options.output, options.video or shown_with(options.model)[0].path, WATCHED)
+        check_watched_target(output)
         watched = watched_video(
             context, options.model, options.video, options.num_frames, options.placement, options.settings
         )
         with status("Writing ..."):
-            watched.save(options.output)
-        announce_demo(options.model, options.video, "name its file: `vidcom2 watch FILE`")
+            watched.save(output)
+        announce_demo(options.model, options.video, "watch")
         print_lost(watched.lost_frames)
-        compression = watched.features.video_compressions[0]
-        size = decimal(options.output.stat().st_size)
+        size = decimal(output.stat().st_size)
         out.print(
-            f"Kept {len(compression.indices):,} of {compression.num_tokens:,} tokens in "
-            f"{escape(str(options.output))} ({size})",
+            f"Kept {escape(watched.summary)}, in {escape(str(output))} ({size})",
             highlight=False,
             soft_wrap=True,
         )

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from transformers import BatchFeature, StoppingCriteria, TextStreamer
 
-from ..answering.candidates import BASELINE
+from ..answering.candidates import BASELINE, changed_settings, in_words
 from ..answering.chats import Prompt
 from ..answering.comparison import Measured, measured_of, steady_threads, timed_answer
 from ..answering.generation import EncodedVideos, compress, encode
@@ -59,11 +59,6 @@ class EncodedClip:
     encoder_seconds: Mapping[Side, float]
     whole: Explanation
 
-    @property
-    def structure_tokens(self) -> int:
-        """The number of video tokens that always stay because they are not scored, such as newlines."""
-        return len(self.encoded["few"].outputs.pooler_output[0]) - self.whole.kept.size
-
 
 @dataclass(frozen=True, eq=False)
 class Update:
@@ -103,6 +98,10 @@ class Answerer:
         self._decoder: Any = copy.deepcopy(checkpoint.processor)  # two threads cannot use one tokenizer at once
         self._clips: OrderedDict[tuple[Any, ...], Future[EncodedClip]] = OrderedDict()
         self._encode, self._answer = on_device(self._encoded), on_device(self._streamed)
+
+    def way(self, overrides: Mapping[str, Any]) -> str:
+        """Return in words how the side with few tokens is compressed. Raises what `settings` raises."""
+        return in_words(changed_settings(self.model.config, self.settings(overrides)))
 
     def settings(self, overrides: Mapping[str, Any]) -> CompressionSettings:
         """Return the model's settings, changed by those of a call. Raises a ValueError if these are refused."""

@@ -35,12 +35,12 @@ class Turn:
     """A question, and what each side has answered so far.
 
     Attributes:
-        retention_ratio: the ratio of the side with few tokens.
+        way: how the side with few tokens is compressed, in words.
         problem: why there is no answer, in one line; None if nothing is wrong.
     """
 
     question: str
-    retention_ratio: float
+    way: str
     replies: Mapping[Side, Reply] = field(default_factory=dict)
     problem: str | None = None
 
@@ -61,7 +61,7 @@ def asked(
     The model reads the whole conversation again with each question, using the clip's kept features. So the settings may
     change between two questions, and the times of both sides can be compared.
     """
-    turn = Turn(question.strip(), answerer.settings(overrides).retention_ratio)
+    turn = Turn(question.strip(), answerer.way(overrides))
     if not turn.question:
         yield (*turns, replace(turn, problem=NO_QUESTION))
         return

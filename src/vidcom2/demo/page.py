@@ -9,6 +9,7 @@ import gradio as gr
 import jinja2
 from gradio.data_classes import FileData
 
+from ..answering.candidates import way_in_words
 from ..configuration.compression_settings import COMPRESSION_METHODS
 from ..errors import OptionError
 from ..toys import TOY, TOYS
@@ -150,7 +151,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
             try:
                 clip = clip_of(path, number)
                 about = about_clip(clip)
-                drawn = frames_html(answerer.explanation(clip, overrides(*values)), clip.structure_tokens)
+                drawn = frames_html(answerer.explanation(clip, overrides(*values)))
             except Exception as error:
                 problem = problem_html(problem_of(error, path))
                 about, drawn = (about, problem) if about else (problem, "")
@@ -163,7 +164,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 _checked(frames, number)
                 changed = overrides(*values)
             except OptionError as error:  # a box loses a wrong number, and the page its complaint, when one leaves it
-                turn = Turn(text.strip(), 0.0, problem=problem_of(error))
+                turn = Turn(text.strip(), "", problem=problem_of(error))
                 yield before, turns_html((*before, turn)), gr.skip()
                 return
             try:
@@ -185,14 +186,17 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
             """Empty the box if its question is about a sample, which another clip replaces."""
             return "" if text in {clip.question for clip in clips} else text
 
-        def waiting(text: str, before: Turns, share: float | None) -> str:
-            return turns_html(before if share is None or not text.strip() else (*before, Turn(text.strip(), share)))
+        def waiting(text: str, before: Turns, share: float | None, name: str) -> str:
+            if share is None or not text.strip():
+                return turns_html(before)
+            way = way_in_words({"retention_ratio": share, "compression_method": name})
+            return turns_html((*before, Turn(text.strip(), way)))
 
         # Show the question at once, even if the user has to wait for the model.
         asking = gr.on(
             [ask.click, question.submit],
             waiting,
-            [question, turns, ratio],
+            [question, turns, ratio, method],
             conversation,
             queue=False,
             show_progress="hidden",

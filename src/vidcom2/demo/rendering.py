@@ -28,7 +28,7 @@ def problem_html(problem: str) -> str:
     return f'<p class="problem" role="alert">{html.escape(problem)}</p>'
 
 
-def frames_html(explanation: Explanation, structure_tokens: int) -> str:
+def frames_html(explanation: Explanation) -> str:
     """Draw each frame as `vidcom2 explain` does, and say how many of its tokens are kept."""
     several = explanation.frames_per_picture
     height, width = explanation.frames.shape[1:3]
@@ -36,7 +36,7 @@ def frames_html(explanation: Explanation, structure_tokens: int) -> str:
         title=explanation.title,
         merged=explanation.merged is not None,
         several=several if several > 1 else None,
-        structure_tokens=structure_tokens,
+        separators=explanation.separators,
         width=width,
         height=height,
         tokens=explanation.kept[0].size,
@@ -76,7 +76,7 @@ def turns_html(turns: Turns, is_stopped: bool = False) -> str:
 
 def _side(turn: Turn, side: Side, is_stopped: bool) -> dict[str, Any]:
     reply = turn.replies.get(side, Reply())
-    title = "All tokens" if side == "all" else f"Few tokens: {turn.retention_ratio:.0%} of them"
+    title = "All tokens" if side == "all" else f"Few tokens: {turn.way}"
     measured, figures, note = reply.measured, [], None
     if measured is not None:
         figures = [

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+from ..presets import NUM_FRAMES
 from .serving import check_gradio, import_gradio, serve
 
 GPU_SECONDS = 120  # how long one call may use a GPU that is lent
 
 
-def serve_space(model: str, revision: str | None = None, num_frames: int = 16, max_new_tokens: int = 128) -> None:
+def serve_space(
+    model: str, revision: str | None = None, num_frames: int = NUM_FRAMES, max_new_tokens: int = 128
+) -> None:
     """Serve the demo until the Space ends.
 
     ZeroGPU lends a GPU to one call at a time. Encoding a clip is such a call, and answering a question is another.

@@ -19,6 +19,7 @@ from ..answering.watched_model import model_identity, processor_identity
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import TABLES
 from ..errors import OptionError, is_out_of_memory, memory_reason, reason_of
+from ..presets import NUM_FRAMES
 from ..records.fingerprints import code_digest, video_stamp
 from ..records.provenance import commit
 from ..records.run_record import AnswerFile, stamp_of, versions_of_answers
@@ -38,7 +39,7 @@ def evaluate(
     candidates: Sequence[Candidate],
     answers: Path | AnswerFile,
     *,
-    num_frames: int = 32,
+    num_frames: int = NUM_FRAMES,
     batch_size: int = 8,
     max_new_tokens: int = 32,
     chat_template_kwargs: Mapping[str, Any] | None = None,

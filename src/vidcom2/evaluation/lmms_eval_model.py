@@ -31,6 +31,7 @@ from ..errors import OptionError
 from ..finding_checkpoints import resolve
 from ..live.live_video import LiveVideo
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
 from ..video.live_source import played
@@ -55,7 +56,7 @@ class VidCom2ForLmmsEval(lmms):
     def __init__(
         self,
         pretrained: str,
-        num_frames: int = 32,
+        num_frames: int = NUM_FRAMES,
         live_fps: float | None = None,
         device: str | None = None,
         device_map: str | None = None,

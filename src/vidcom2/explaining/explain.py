@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from ..answering.arguments import DEMO_WARNING, check_model, checkpoint_of
 from ..checks import check_settings
 from ..placement import Placement
+from ..presets import NUM_FRAMES
 from ..records.whole_files import write_whole
 from ..video.reading import Video, read_video
 from .drawing import png_of
@@ -46,7 +47,7 @@ class Figure:
         write_whole(file, png_of(self.ways[0]) if file.suffix == ".png" else page_of(self.ways))
 
     def __repr__(self) -> str:
-        return "\n".join(way.title for way in self.ways)
+        return "\n".join(f"{way.title}, {way.video_frames} frames" for way in self.ways)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a picture of each way, below each other."""
@@ -61,7 +62,7 @@ def explain(
     model: str | PreTrainedModel | None = None,
     *,
     processor: ProcessorMixin | None = None,
-    num_frames: int = 16,
+    num_frames: int = NUM_FRAMES,
     compare_with: Sequence[Mapping[str, Any]] = (),
     **arguments: Any,
 ) -> Figure:

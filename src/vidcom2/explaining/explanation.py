@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
+from transformers import PreTrainedConfig, ProcessorMixin
 
+from ..answering.candidates import changed_settings
 from ..answering.generation import compress, encode
 from ..answering.prompting import prepare_inputs, scored_frames
 from ..checkpoints import Checkpoint
-from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from ..configuration.compression_settings import CompressionSettings
 from ..families import FAMILIES
 from ..modeling.methods.compression import VideoCompression
 from ..video.reading import Video
@@ -47,6 +48,8 @@ class Explanation:
         video_frames: the number of frames that were sampled. Qwen's families make one scored frame of two.
         frame_budgets: (T,) k_t.
         kept: (T, h, w) bool, whether a token is kept; (h, w) is the grid of a frame's tokens.
+        video_tokens: how many tokens of the video stay in the prompt, and how many there are. Among them are the
+            model's own separators, which are not scored, and which no picture shows.
         merged: (T, h, w) bool, tokens that are not kept but enter the mean of one that is; None if the method merges
             none.
         frame_uniqueness: (T,) u_t, or None if the method has no such score.
@@ -67,6 +70,7 @@ class Explanation:
     video_frames: int
     frame_budgets: np.ndarray
     kept: np.ndarray
+    video_tokens: tuple[int, int]
     frame_uniqueness: np.ndarray | None = None
     token_uniqueness: np.ndarray | None = None
     covered: tuple[float, float, float, float] = WHOLE_FRAME
@@ -77,7 +81,7 @@ class Explanation:
 
     @property
     def title(self) -> str:
-        kept, total = int(self.kept.sum()), self.kept.size
+        kept, total = self.video_tokens
         method = str(self.settings.get("compression_method", "vidcom2"))
         merged = "" if self.merged is None else f" and merges {int(self.merged.sum()):,} into them"
         return (
@@ -96,6 +100,9 @@ class Explanation:
         else:
             parts.append(f"{height} × {width} tokens for {self.frames_per_picture} frames together")
             parts.append(f"a picture stands for {self.frames_per_picture} frames and shows the first of them")
+        if self.separators[1]:
+            of_scored = f"{int(self.kept.sum()):,} of {self.kept.size:,} scored tokens"
+            parts.append(f"{of_scored} and {{:,}} of {{:,}} separators stay".format(*self.separators))
         if self.covered != WHOLE_FRAME:
             parts.append("no token covers the white edge")
         if self.computed is not None:
@@ -104,6 +111,13 @@ class Explanation:
             parts.append("this method scores neither frames nor tokens, so only what it keeps is drawn")
         parts += [f"{name}={value!r}" for name, value in self.settings.items() if name != "retention_ratio"]
         return " · ".join(parts)
+
+    @property
+    def separators(self) -> tuple[int, int]:
+        """How many of the model's own separators stay, and how many there are. None are counted where tokens that are
+        scored are not in the prompt."""
+        kept, total = self.video_tokens
+        return (kept - int(self.kept.sum()), total - self.kept.size) if total > self.kept.size else (0, 0)
 
     @property
     def frames_per_picture(self) -> int:
@@ -264,7 +278,7 @@ def explanation_of(
     shown = scored_frames(len(video.frames), compression)
     return Explanation(
         model=checkpoint.name,
-        settings=_settings(model, settings),
+        settings=changed_settings(model.config, settings),
         frames=np.stack([_picture(frame, pixels) for frame in video.frames[shown]]) if frames is None else frames,
         seconds=video.seconds[shown],
         video_frames=len(video.frames),
@@ -277,16 +291,8 @@ def explanation_of(
         video=name,
         computed=of_tower,
         tower_covered=tower_covered,
+        video_tokens=(len(compression.placeholders), compression.num_placeholders),
     )
-
-
-def _settings(model: PreTrainedModel, settings: CompressionSettings) -> dict[str, object]:
-    """Return `retention_ratio`, and the settings that are not at their default."""
-    names = [*SETTING_NAMES, "spatial_pool_mode"]
-    values = {name: getattr(model.config, name) for name in names if hasattr(model.config, name)}
-    values |= settings.as_dict()
-    defaults = {name: getattr(type(model.config), name) for name in values}
-    return {name: value for name, value in values.items() if name == "retention_ratio" or value != defaults[name]}
 
 
 def _shown(processor: ProcessorMixin, height: int, width: int) -> tuple[float, float, float, float]:

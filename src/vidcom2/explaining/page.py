@@ -9,6 +9,7 @@ import jinja2
 import numpy as np
 from PIL import Image
 
+from ..answering.candidates import way_in_words
 from .drawing_file import DRAWN_BY
 from .explanation import Explanation
 
@@ -41,12 +42,11 @@ def page_of(every: Sequence[Explanation]) -> str:
 
 def _part(explanation: Explanation, number: int, most_kept: int) -> dict[str, object]:
     """Return what the page shows of one way to compress the video, the `number`-th."""
-    method = explanation.settings.get("compression_method", "vidcom2")
     frames = range(len(explanation.frames))
     return {
         "title": explanation.title,
         "subtitle": explanation.subtitle,
-        "name": f"{method} at {explanation.settings['retention_ratio']:g}",
+        "name": way_in_words(explanation.settings),
         "with_u": explanation.frame_uniqueness is not None,
         "with_heat": explanation.token_uniqueness is not None,
         "with_computed": explanation.computed is not None,

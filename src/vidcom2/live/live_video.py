@@ -104,6 +104,10 @@ class LiveVideo:
         self._watched: Watched | None = None
         self._lock = threading.RLock()
 
+    def __repr__(self) -> str:
+        kept = f"{min(self.seen_tokens, self.max_video_tokens):,} of {self.seen_tokens:,} video tokens"
+        return f"<LiveVideo: {kept} of {self.num_frames:,} frames, by {self.checkpoint.name}>"
+
     @property
     def seen_tokens(self) -> int:
         """How many scored tokens all frames had until now."""

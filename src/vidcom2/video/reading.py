@@ -13,6 +13,7 @@ from PIL import Image
 
 from ..checks import local_path, whole_number
 from ..errors import brief
+from ..presets import NUM_FRAMES
 from .decoding import FrameSize, decode_in_order, decode_sought
 from .file import Progress, VideoError, local_file, opened, video_stream
 from .frames import Frames, is_list_of_pictures, on_a_clock, rgb_frames
@@ -111,7 +112,7 @@ class Video:
 
 def read_video(
     source: str | PathLike[str] | Sequence[str | PathLike[str]],
-    num_frames: int = 32,
+    num_frames: int = NUM_FRAMES,
     progress: Progress = lambda *_: None,
     *,
     size: tuple[int, int] | SizeOfFrames | None = None,

@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         try:
             cast(Any, super())._validate_model_kwargs(model_kwargs)
         except ValueError as error:
-            known = (*GenerationConfig().to_dict(), *inspect.signature(GenerationMixin.generate).parameters)
+            known = (*GenerationConfig().to_dict(), *inspect.signature(vars(GenerationMixin)["generate"]).parameters)
             hints = [name_meant(name, known) for name in re.findall(r"'(\w+)'", str(error))]
             raise ValueError(f"{error}{next(filter(None, hints), '')}") from None
 

@@ -28,13 +28,17 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # 
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.utils.hub import HF_MODULES_CACHE
 
-# One file says what a repo looks like, and another what methods keep. Neither needs anything else of `vidcom2`. They
+# One file says what a repo looks like, and others what methods keep. None is imported from `vidcom2`. They
 # are read by their paths: if their folders were on Python's path, a repo's code could import the package's other
 # modules, and would seem complete without its own files.
 ABOVE = Path(__file__).parents[1]  # the package, or the top of a checkout in which links are missing
 SHAPE = next(file for top in (ABOVE, ABOVE / "src" / "vidcom2") if (file := top / "repo_shape.py").is_file())
 shape = SimpleNamespace(**runpy.run_path(str(SHAPE)))
-methods = SimpleNamespace(**runpy.run_path(str(ABOVE / "configuration" / "compression_settings.py")))
+# Name of each method of this project -> whether it keeps frame budgets, which may be rounded.
+METHODS = {
+    file.stem.removeprefix("method_"): "frame_budgets(" in file.read_text(encoding="utf-8")
+    for file in (ABOVE / "modeling" / "methods").glob("method_*.py")
+}
 
 PIPELINE_TASKS = ("image-text-to-text", "any-to-any", shape.PIPELINE_TASK)
 PICKLED_WEIGHTS = re.compile(r"(pytorch_model|adapter_model).*\.(bin|pt|pth)")
@@ -316,10 +320,9 @@ def check_processor(repo: Repo) -> str:
 
 def bounds(method: str, rounding: str, ratio: float, frames: int, per_frame: int) -> tuple[float, float]:
     """Return the least and the most tokens of a video that a method may keep."""
-    row = methods.COMPRESSION_METHODS.get(method)  # None for a method that came with the repo
-    if row is None or not row.own:
+    if method not in METHODS:  # It came with the repo.
         return 1, math.ceil(ratio * frames * per_frame) + frames
-    if row.keeps_by_sizes(rounding):
+    if rounding == "exact" or not METHODS[method]:
         total = ratio * frames * per_frame
         return total - 1, max(total + 1, frames, per_frame)
     # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), but at most all. If that limit cannot bind,

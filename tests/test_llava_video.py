@@ -15,8 +15,12 @@ from torch import Tensor
 from transformers import AutoProcessor
 
 from vidcom2 import compress
-from vidcom2.configuration.configuration_vidcom2_llava_video import COMPRESSION_NEWLINES, VidCom2LlavaVideoConfig
-from vidcom2.configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, tokens_per_frame
+from vidcom2.configuration.configuration_vidcom2_llava_video import (
+    COMPRESSION_NEWLINES,
+    SPATIAL_POOL_MODES,
+    VidCom2LlavaVideoConfig,
+    tokens_per_frame,
+)
 from vidcom2.llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoForConditionalGeneration
 from vidcom2.llava_video.converter import convert_llava_video
 from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration

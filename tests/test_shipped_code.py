@@ -315,8 +315,8 @@ def test_a_processor_saved_alone_carries_its_code(tmp_path: Path) -> None:
     named = json.loads((tmp_path / "processor_config.json").read_text())["auto_map"]["AutoProcessor"]
     again = get_class_from_dynamic_module(named, str(tmp_path)).from_pretrained(tmp_path)
     assert again.to_dict() == processor.to_dict()
-    (tmp_path / "vidcom2_llava_video_pooling.py").write_text("mine = 1\n")
-    assert_refused(processor, tmp_path, "vidcom2_llava_video_pooling.py")
+    (tmp_path / "configuration_vidcom2_llava_video.py").write_text("mine = 1\n")
+    assert_refused(processor, tmp_path, "configuration_vidcom2_llava_video.py")
 
 
 @only(lambda family: family.native)

@@ -125,7 +125,7 @@ class HeadOfVideosAsImages(ParentModel):
 
 
 class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
-    """Makes an inner model whose videos are images run on compressed prompts. It comes before the parent's inner model
+    """Makes an inner model whose videos are images run on short prompts. It comes before the parent's inner model
     among the bases."""
 
     video_arguments = VIDEO_ARGUMENTS

@@ -14,7 +14,7 @@ from .qwen_videos import QwenVideoModelMixin
 
 
 class GlmVideoModelMixin(QwenVideoModelMixin):
-    """Makes a GLM inner model run on compressed prompts. It comes before the parent's inner model among the bases.
+    """Makes a GLM inner model run on short prompts. It comes before the parent's inner model among the bases.
 
     Frames, patches and positions are as in Qwen3-VL: `video_grid_thw` counts pairs of frames, and each pair stands
     apart in the prompt, before its time.

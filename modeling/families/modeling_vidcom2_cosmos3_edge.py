@@ -11,11 +11,11 @@ from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Cosmos3EdgeModel(QwenVideoModelMixin, Cosmos3EdgeModel):
-    """Cosmos 3 Edge without its head. The language model runs on the compressed prompt.
+    """Cosmos 3 Edge without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video.
-        - `forward` leaves the dropped tokens out of the prompt, and gives the kept ones the parent's positions. A
+        - `forward` leaves dropped tokens out of a stock prompt, and gives the kept ones the parent's positions. A
           frame's time and marks are structure, and stay even if the frame keeps nothing.
 
     A frame is one of the file. Its vision tower is SigLIP2's.
@@ -30,7 +30,7 @@ class VidCom2Cosmos3EdgeForConditionalGeneration(VidCom2GenerationMixin, Cosmos3
 
     Modifications:
         - the inner `model` is a `VidCom2Cosmos3EdgeModel`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
     """

@@ -12,7 +12,7 @@ from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Cosmos3OmniModel(QwenVideoModelMixin, Cosmos3OmniModel):
-    """Cosmos 3's reasoner without its head. The language model runs on the compressed prompt.
+    """Cosmos 3's reasoner without its head. The language model runs on short prompts.
 
     Modifications: those of `VidCom2Qwen3VLModel`.
     """

@@ -10,11 +10,11 @@ from .gemma_videos import GemmaGenerationMixin, GemmaVideosMixin
 
 
 class VidCom2Gemma4UnifiedModel(GemmaVideosMixin, Gemma4UnifiedModel):
-    """Gemma 4 Unified without its head. The language model runs on the compressed prompt.
+    """Gemma 4 Unified without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video.
-        - `forward` leaves the dropped tokens out of the prompt. A frame's time and the marks around it are structure,
+        - `forward` leaves dropped tokens out of a stock prompt. A frame's time and the marks around it are structure,
           and stay even if the frame keeps nothing. So do images and sound.
         - types of tokens may be those of the new tokens alone, after a filled KV cache.
 
@@ -30,7 +30,7 @@ class VidCom2Gemma4UnifiedForConditionalGeneration(GemmaGenerationMixin, Gemma4U
 
     Modifications:
         - the inner `model` is a `VidCom2Gemma4UnifiedModel`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
         - it has a `get_video_features`, as the other families have.
         - drafts in the first step of `generate` are text.
         - masks for static caches know which of the new tokens are a frame's, also after cached ones.

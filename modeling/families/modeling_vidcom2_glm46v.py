@@ -10,7 +10,7 @@ from .glm_videos import GlmGenerationMixin, GlmVideoModelMixin
 
 
 class VidCom2Glm46VModel(GlmVideoModelMixin, Glm46VModel):
-    """GLM-4.6V without its head. The language model runs on the compressed prompt.
+    """GLM-4.6V without its head. The language model runs on short prompts.
 
     Modifications: those of `VidCom2Glm4vModel`.
     """

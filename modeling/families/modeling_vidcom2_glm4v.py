@@ -10,11 +10,11 @@ from .glm_videos import GlmGenerationMixin, GlmVideoModelMixin
 
 
 class VidCom2Glm4vModel(GlmVideoModelMixin, Glm4vModel):
-    """GLM-4V without its head. The language model runs on the compressed prompt.
+    """GLM-4V without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video.
-        - `forward` leaves the dropped tokens out of the prompt. A frame's time and the marks around it are structure,
+        - `forward` leaves dropped tokens out of a stock prompt. A frame's time and the marks around it are structure,
           and stay even if the frame keeps nothing.
         - M-RoPE positions are computed on the full prompt, and every kept token keeps its own (t, h, w).
         - a prompt may have images and videos together, which the parent refuses.
@@ -28,7 +28,7 @@ class VidCom2Glm4vForConditionalGeneration(GlmGenerationMixin, Glm4vForCondition
 
     Modifications:
         - the inner `model` is a `VidCom2Glm4vModel`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path. Their positions are the
     conversation's own, even while other chats run on the same model.

@@ -10,7 +10,7 @@ from .glm_videos import GlmGenerationMixin, GlmVideoModelMixin
 
 
 class VidCom2Glm4vMoeModel(GlmVideoModelMixin, Glm4vMoeModel):
-    """GLM-4V-MoE without its head. The language model runs on the compressed prompt.
+    """GLM-4V-MoE without its head. The language model runs on short prompts.
 
     Modifications: those of `VidCom2Glm4vModel`.
     """
@@ -23,7 +23,7 @@ class VidCom2Glm4vMoeForConditionalGeneration(GlmGenerationMixin, Glm4vMoeForCon
 
     Modifications: those of `VidCom2Glm4vForConditionalGeneration`, and
         - the inner `model` is a `VidCom2Glm4vMoeModel`.
-        - `aux_loss` and `router_logits` are over the compressed prompt.
+        - `aux_loss` and `router_logits` are over the short prompt.
     """
 
     config: VidCom2Glm4vMoeConfig

@@ -11,11 +11,11 @@ from .frame_marks import NumberedFrames
 
 
 class VidCom2InternVLModel(FrameImagesModelMixin, InternVLModel):
-    """InternVL without its head. The language model runs on the compressed prompt.
+    """InternVL without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features`, which the parent does not have, returns the kept tokens of each video.
-        - `forward` takes the frames of videos out of `pixel_values`, and leaves the dropped tokens out of the prompt.
+        - `forward` takes the frames of videos out of `pixel_values`, and leaves dropped tokens out of a stock prompt.
           "Frame1: " and the marks around a frame are structure, and stay even if the frame keeps nothing.
         - it also takes frames as `pixel_values_videos`, with `num_frames` of each video.
 
@@ -31,7 +31,7 @@ class VidCom2InternVLForConditionalGeneration(FrameImagesGenerationMixin, Intern
 
     Modifications:
         - the inner `model` is a `VidCom2InternVLModel`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
     """

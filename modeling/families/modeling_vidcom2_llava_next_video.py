@@ -17,11 +17,11 @@ from .llava_videos import LlavaVideosMixin, VideoLayout
 
 
 class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
-    """LLaVA-NeXT-Video without its head. The language model runs on the compressed prompt.
+    """LLaVA-NeXT-Video without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video, as a tuple.
-        - `forward` leaves the dropped tokens out of the prompt.
+        - `forward` leaves dropped tokens out of a stock prompt.
 
     All tokens of a frame (12 × 12 in the released checkpoints) are scored.
     """
@@ -77,7 +77,7 @@ class VidCom2LlavaNextVideoForConditionalGeneration(VidCom2GenerationMixin, Llav
 
     Modifications:
         - the inner `model` is a `VidCom2LlavaNextVideoModel`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
     """

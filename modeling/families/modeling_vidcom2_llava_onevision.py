@@ -14,11 +14,11 @@ from .llava_videos import LlavaVideosMixin, VideoLayout
 
 
 class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
-    """LLaVA-OneVision without its head. The language model runs on the compressed prompt.
+    """LLaVA-OneVision without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video, as a tuple.
-        - `forward` leaves the dropped tokens out of the prompt.
+        - `forward` leaves dropped tokens out of a stock prompt.
         - a `vision_method` other than `"full"` runs the layers of the vision tower itself.
 
     A frame's tokens (14 × 14 in the released checkpoints) are scored. The newline at the end of the video is structure:
@@ -39,7 +39,7 @@ class VidCom2LlavaOnevisionForConditionalGeneration(VidCom2GenerationMixin, Llav
 
     Modifications:
         - the inner `model` is a `VidCom2LlavaOnevisionModel`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
     """

@@ -13,8 +13,7 @@ from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionM
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
-from ...configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
-from ...configuration.vidcom2_llava_video_pooling import pooled_side
+from ...configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig, pooled_side
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .llava_videos import LlavaVideosMixin, VideoLayout
 
@@ -123,7 +122,7 @@ class LlavaVideoForConditionalGeneration(LlavaOnevisionForConditionalGeneration)
 
 
 class VidCom2LlavaVideoModel(LlavaVideosMixin, LlavaVideoModel):
-    """LLaVA-Video without its head. The language model runs on the compressed prompt.
+    """LLaVA-Video without its head. The language model runs on short prompts.
 
     Modifications of LLaVA-OneVision with VidCom²:
         - the parent is the uncompressed LLaVA-Video.
@@ -131,7 +130,7 @@ class VidCom2LlavaVideoModel(LlavaVideosMixin, LlavaVideoModel):
           structure, and do not count towards `retention_ratio`. `config.compression_newlines` says which stay, and
           where.
 
-    With `"trailing"`, the features enter the language model in another order than in the uncompressed prompt: a frame's
+    With `"trailing"`, the features enter the language model in another order than in the stock prompt: a frame's
     kept tokens, then its newlines. Their placeholders are those of `"all"`, in ascending order. They tell which
     places of the prompt a frame still fills, not which feature came from which place.
     """

@@ -22,7 +22,7 @@ from .packed_frames import LAYOUT, PackedVideo, VideosByTile, layout_of, videos_
 
 
 class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model):
-    """MiniCPM-V 4.6 without its head. The language model, Qwen3.5's, runs on the compressed prompt.
+    """MiniCPM-V 4.6 without its head. The language model, Qwen3.5's, runs on short prompts.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video. The parent's returns those of each tile.
@@ -194,7 +194,7 @@ class VidCom2MiniCPMV4_6ForConditionalGeneration(VidCom2GenerationMixin, MiniCPM
 
     Modifications:
         - the inner `model` is a `VidCom2MiniCPMV4_6Model`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
     """

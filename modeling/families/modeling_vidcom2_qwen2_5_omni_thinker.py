@@ -18,11 +18,11 @@ else:  # Transformers 5.19 and 5.20 have no such class. There the config refuses
 
 
 class VidCom2Qwen2_5OmniThinkerModel(QwenSoundModelMixin, Qwen2_5OmniThinkerModel):
-    """Qwen2.5-Omni's thinker without its head. The language model runs on the compressed prompt.
+    """Qwen2.5-Omni's thinker without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video.
-        - `forward` leaves the dropped tokens out of the prompt. Images and sound stay whole, also the sound of a video
+        - `forward` leaves dropped tokens out of a stock prompt. Images and sound stay whole, also the sound of a video
           whose seconds alternate with those of its frames (`use_audio_in_video`).
         - M-RoPE positions are computed on the full prompt, and every kept token keeps its own (t, h, w), where t
           follows the time in `video_second_per_grid`.
@@ -38,7 +38,7 @@ class VidCom2Qwen2_5OmniThinkerForConditionalGeneration(
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen2_5OmniThinkerModel`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
         - beams and several sequences are right with several sounds in a prompt.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path. Their positions are the

@@ -11,11 +11,11 @@ from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
-    """Qwen2.5-VL without its head. The language model runs on the compressed prompt.
+    """Qwen2.5-VL without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video.
-        - `forward` leaves the dropped tokens out of the prompt.
+        - `forward` leaves dropped tokens out of a stock prompt.
         - M-RoPE positions are computed on the full prompt, and every kept token keeps its own (t, h, w), where t
           follows the time in `second_per_grid_ts`.
     """
@@ -28,7 +28,7 @@ class VidCom2Qwen2_5_VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2_5_
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen2_5_VLModel`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path. Their positions are the
     conversation's own, even while other chats run on the same model.

@@ -14,11 +14,11 @@ from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Qwen3_5Model(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5Model):
-    """Qwen3.5 without its head. The language model runs on the compressed prompt.
+    """Qwen3.5 without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video.
-        - `forward` leaves the dropped tokens out of the prompt, so that the states of the linear attention never hold
+        - `forward` leaves dropped tokens out of a stock prompt, so that the states of the linear attention never hold
           them. A frame's time and the marks around it are structure, and stay even if the frame keeps nothing.
         - M-RoPE positions are computed on the full prompt, and every kept token keeps its own (t, h, w).
         - prompts of a batch that continue a KV cache with different numbers of tokens are refused.
@@ -33,7 +33,7 @@ class VidCom2Qwen3_5ForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5ForC
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen3_5Model`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
         - beams and several sequences per prompt are right with images and videos, in Transformers 5.19 too.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path. Their positions are the

@@ -14,7 +14,7 @@ from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Qwen3_5MoeModel(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5MoeModel):
-    """Qwen3.5-MoE without its head. The language model runs on the compressed prompt.
+    """Qwen3.5-MoE without its head. The language model runs on short prompts.
 
     Modifications: those of `VidCom2Qwen3_5Model`.
     """
@@ -28,7 +28,7 @@ class VidCom2Qwen3_5MoeForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5M
 
     Modifications: those of `VidCom2Qwen3_5ForConditionalGeneration`, and
         - the inner `model` is a `VidCom2Qwen3_5MoeModel`.
-        - `aux_loss` and `router_logits` are over the compressed prompt.
+        - `aux_loss` and `router_logits` are over the short prompt.
     """
 
     config: VidCom2Qwen3_5MoeConfig

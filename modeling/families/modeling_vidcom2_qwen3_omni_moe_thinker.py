@@ -18,7 +18,7 @@ else:  # Transformers 5.19 and 5.20 have no such class. There the config refuses
 
 
 class VidCom2Qwen3OmniMoeThinkerModel(QwenSoundModelMixin, Qwen3OmniMoeThinkerModel):
-    """Qwen3-Omni's thinker without its head. The language model runs on the compressed prompt.
+    """Qwen3-Omni's thinker without its head. The language model runs on short prompts.
 
     Modifications: those of `VidCom2Qwen2_5OmniThinkerModel`, and
         - `get_video_features` also returns the deepstack features of the kept tokens, as in `VidCom2Qwen3VLModel`.
@@ -34,7 +34,7 @@ class VidCom2Qwen3OmniMoeThinkerForConditionalGeneration(
 
     Modifications: those of `VidCom2Qwen2_5OmniThinkerForConditionalGeneration`, and
         - the inner `model` is a `VidCom2Qwen3OmniMoeThinkerModel`.
-        - `aux_loss` and `router_logits` are over the compressed prompt.
+        - `aux_loss` and `router_logits` are over the short prompt.
     """
 
     config: VidCom2Qwen3OmniMoeThinkerConfig

@@ -11,12 +11,12 @@ from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Qwen3VLModel(QwenVideoModelMixin, Qwen3VLModel):
-    """Qwen3-VL without its head. The language model runs on the compressed prompt.
+    """Qwen3-VL without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video, and the deepstack features of the same tokens for
           each of the first decoder layers. Scores come from the tokens alone, as in the authors' code.
-        - `forward` leaves the dropped tokens out of the prompt. A frame's time and the marks around it are structure,
+        - `forward` leaves dropped tokens out of a stock prompt. A frame's time and the marks around it are structure,
           and stay even if the frame keeps nothing.
         - M-RoPE positions are computed on the full prompt, and every kept token keeps its own (t, h, w).
     """
@@ -30,7 +30,7 @@ class VidCom2Qwen3VLForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLForC
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen3VLModel`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path. Their positions are the
     conversation's own, even while other chats run on the same model.

@@ -11,7 +11,7 @@ from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Qwen3VLMoeModel(QwenVideoModelMixin, Qwen3VLMoeModel):
-    """Qwen3-VL-MoE without its head. The language model runs on the compressed prompt.
+    """Qwen3-VL-MoE without its head. The language model runs on short prompts.
 
     Modifications: those of `VidCom2Qwen3VLModel`.
     """
@@ -25,7 +25,7 @@ class VidCom2Qwen3VLMoeForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLM
 
     Modifications: those of `VidCom2Qwen3VLForConditionalGeneration`, and
         - the inner `model` is a `VidCom2Qwen3VLMoeModel`.
-        - `aux_loss` and `router_logits` are over the compressed prompt.
+        - `aux_loss` and `router_logits` are over the short prompt.
     """
 
     config: VidCom2Qwen3VLMoeConfig

@@ -14,11 +14,11 @@ from .frame_marks import TimedFrames
 
 
 class VidCom2SmolVLMModel(FrameImagesModelMixin, SmolVLMModel):
-    """SmolVLM without its head. The language model runs on the compressed prompt.
+    """SmolVLM without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features`, which the parent does not have, returns the kept tokens of each video.
-        - `forward` takes the frames of videos out of `pixel_values`, and leaves the dropped tokens out of the prompt.
+        - `forward` takes the frames of videos out of `pixel_values`, and leaves dropped tokens out of a stock prompt.
           The line that introduces a video, "Frame from 00:01:" and the marks around a frame are structure, and stay
           even if the frame keeps nothing.
         - it also takes frames as `pixel_values_videos`, with `num_frames` of each video.
@@ -53,7 +53,7 @@ class VidCom2SmolVLMForConditionalGeneration(FrameImagesGenerationMixin, SmolVLM
 
     Modifications:
         - the inner `model` is a `VidCom2SmolVLMModel`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
     """

@@ -20,11 +20,11 @@ Grid = tuple[int, int, int, int]  # frames, rows and columns of patches, and how
 
 
 class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
-    """VideoLLaMA3 without its head. The language model runs on the compressed prompt.
+    """VideoLLaMA3 without its head. The language model runs on short prompts.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video, and takes a `video_compression_mask`.
-        - `forward` leaves the dropped tokens out of the prompt. A frame's time is structure, and stays even if the
+        - `forward` leaves dropped tokens out of a stock prompt. A frame's time is structure, and stays even if the
           frame keeps nothing.
 
     The parent's processor leaves a token out of the prompt if its pixels hardly differ from those of the frame before,
@@ -154,7 +154,7 @@ class VidCom2VideoLlama3ForConditionalGeneration(VidCom2GenerationMixin, VideoLl
 
     Modifications:
         - the inner `model` is a `VidCom2VideoLlama3Model`.
-        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
         - `get_video_features` also takes a `video_compression_mask`.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.

@@ -23,7 +23,6 @@ class FrameImagesProcessorMixin(VidCom2ProcessorMixin):
 
     frames_stand_apart = True
     placeholder = "image_token"
-    pixels = "pixel_values_videos"  # the name that the video processor has for frames
     _types: list[list[int]]  # of the placeholders of each prompt
 
     def __call__(self, images: Any = None, text: Any = None, videos: Any = None, **kwargs: Any) -> Any:
@@ -38,7 +37,8 @@ class FrameImagesProcessorMixin(VidCom2ProcessorMixin):
         return merged
 
     def complete(self, processed: dict[str, Any], written: WrittenVideos) -> dict[str, Any]:
-        videos = zip(processed.pop(self.pixels), written.group_sizes, strict=True)
+        name = "pixel_values_videos" if "pixel_values_videos" in processed else "pixel_values"  # SmolVLM's name
+        videos = zip(processed.pop(name), written.group_sizes, strict=True)
         # SmolVLM's video processor pads shorter videos with frames that the prompt does not show.
         frames = [torch.as_tensor(video)[: len(sizes)] for video, sizes in videos]
         processed.pop("pixel_attention_mask", None)  # 1 at all pixels of frames
@@ -82,5 +82,3 @@ class VidCom2InternVLProcessor(FrameImagesProcessorMixin, InternVLProcessor):
 
 class VidCom2SmolVLMProcessor(FrameImagesProcessorMixin, SmolVLMProcessor):
     """`SmolVLMProcessor` that writes a placeholder for each video token that stays."""
-
-    pixels = "pixel_values"

@@ -8,13 +8,13 @@ from transformers import BatchFeature, LlavaOnevisionProcessor
 from transformers.processing_utils import MultiModalData, ProcessingKwargs, VideosKwargs
 from transformers.utils import logging
 
-from ...configuration.saved_with_code import SavedWithCode
-from ...configuration.vidcom2_llava_video_pooling import (
+from ...configuration.configuration_vidcom2_llava_video import (
     SPATIAL_POOL_MODES,
     checked_choice,
     pooled_side,
     tokens_per_frame,
 )
+from ...configuration.saved_with_code import SavedWithCode
 from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 logger = logging.get_logger(__name__)

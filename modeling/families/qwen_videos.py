@@ -22,7 +22,7 @@ SIZES_AND_TIMES = GRIDS | {"second_per_grid_ts": VIDEO}
 
 
 class QwenVideoModelMixin(VidCom2ModelMixin):
-    """Makes a Qwen inner model run on compressed prompts. It comes before the parent's inner model among the bases.
+    """Makes a Qwen inner model run on short prompts. It comes before the parent's inner model among the bases.
 
     A "frame" is one of the t temporal patches of `video_grid_thw`, each of which is two frames of the file, or one in
     Cosmos 3 Edge. It has a token for each block of 2 × 2 patches, and all its tokens are scored.

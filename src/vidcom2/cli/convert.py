@@ -24,7 +24,7 @@ def convert_command(
     """
     with one_line_errors():
         with status("Importing Transformers ..."):
-            from ..configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES
+            from ..configuration.configuration_vidcom2_llava_video import SPATIAL_POOL_MODES
             from ..llava_video.converter import convert_llava_video
         if spatial_pool_mode not in SPATIAL_POOL_MODES:
             accepted = ", ".join(SPATIAL_POOL_MODES)

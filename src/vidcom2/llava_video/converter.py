@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from ..checkpoints import forget_code
-from ..configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, checked_choice
+from ..configuration.configuration_vidcom2_llava_video import SPATIAL_POOL_MODES, checked_choice
 from ..errors import CheckpointError
 from ..finding_checkpoints import read_object
 from ..records.whole_files import check_free, growing_folder

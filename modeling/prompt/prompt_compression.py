@@ -261,8 +261,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         inputs = self.with_videos(inputs, settings)
         tokens, given = inputs[name], inputs.get("attention_mask")
         features = self._chosen(inputs, settings, overrides, encode)
-        if not has_whole_conversation:  # `generate` encodes images by itself
-            inputs = self._with_images_encoded(inputs, encode)
         if features is None:
             inputs = self._with_all_features(inputs, overrides, encode)
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
@@ -282,6 +280,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if features is None and not self.uses_mrope and before.order is None and before.offset is None:
             if is_2d(given):
                 self.check_mask(given, before.length)
+            if not has_whole_conversation:  # `generate` encodes images by itself
+                inputs = self._with_images_encoded(inputs, encode)
             return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
         past_mask, attended = before.masks(given if is_2d(given) else None, tokens)
         layout = kinds = None
@@ -307,6 +307,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, layout)
         if is_2d(given) or (given is None and not bool(mask.all())):
             inputs = inputs | {"attention_mask": mask}
+        if not has_whole_conversation:
+            inputs = self._with_images_encoded(inputs, encode)
         return Prepared(inputs, layout, after)
 
     # --- Which tokens stay
@@ -358,8 +360,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     def _with_images_encoded(self, inputs: dict[str, Any], encode: Encode) -> dict[str, Any]:
         """Return a call's arguments with features of images in place of their pixels, if there are videos beside."""
         encoded = inputs.get("mm_encoder_outputs") or {}
-        has_videos = inputs.get("pixel_values_videos") is not None or encoded.get("video") is not None
-        if inputs.get("pixel_values") is None or not has_videos:
+        if inputs.get("pixel_values") is None or encoded.get("video") is None:
             return inputs
         return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded | {"image": encode("images", inputs)}}
 

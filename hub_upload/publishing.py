@@ -172,8 +172,9 @@ def plan(staged: StagedRepo, remote: Remote) -> list[Operation]:
 
     `create_commit` would leave them out too, but only while it sends, so a dry run could not say what changes.
     """
-    base, operations = staged.base, []
-    of_base = {} if base is None else {file.path: file for file in base.files}
+    base: Any = staged.base  # None for a Space, which has no weights
+    operations: list[Operation] = []
+    of_base: dict[str, Any] = {} if base is None else {file.path: file for file in base.files}
     kept = sorted({*staged.files, *of_base})
     for path in kept:
         known, file = of_base.get(path), staged.folder / path

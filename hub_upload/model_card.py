@@ -136,7 +136,7 @@ def setting_rows(
             "name": name,
             "value": json.dumps(values[name]),
             "accepted": what() if callable(what) else what,
-            "meaning": meanings[name],
+            "meaning": meanings[name].partition(":")[0] if name in held else meanings[name],  # which names all methods
         }
         for name, what in accepted.items()
     ]
@@ -235,8 +235,10 @@ def model_card(
 
 
 def purpose(source: bytes) -> str:
-    """Return what a file of code is for: the first sentence of its docstring, which a user's may lack."""
-    text = " ".join((ast.get_docstring(ast.parse(source)) or "").split())
+    """Return what a file of code is for: the first sentence of its docstring, or of the first that it holds."""
+    file = ast.parse(source)
+    holders = (each for each in (file, *file.body) if isinstance(each, ast.Module | ast.FunctionDef | ast.ClassDef))
+    text = " ".join(next(filter(None, map(ast.get_docstring, holders)), "").split())
     return as_text(re.split(r"(?<=\.) (?=[A-Z`])", text)[0]).replace("\\`", "`").replace("|", "\\|")
 
 

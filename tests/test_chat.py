@@ -106,3 +106,9 @@ def test_watch_writes_a_file_that_chat_answers_from(tmp_path: Path) -> None:
     assert code == 0 and shown.splitlines().count(clip.answer) == 2, error
     code, _, error = vidcom2("chat", path, "--retention-ratio", 0.5)
     assert code == 2 and "`--retention-ratio` is 0.5" in error
+
+
+def test_help_is_a_command_of_chat_and_no_question() -> None:
+    code, shown, _ = chat("/help\n/quit\n")
+    assert code == 0 and "/quit or Ctrl-D leaves the conversation" in " ".join(shown.split())
+    assert "KV cache" not in shown

@@ -63,7 +63,7 @@ def folder_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
 
 def test_run_without_arguments_answers_truly_and_says_that_it_is_a_demo() -> None:
     code, shown, error = vidcom2("run", "--repeats", 1)
-    assert (code, error) == (0, "")  # nothing that turns or moves, since this is no terminal
+    assert (code, error) == (0, "Loading the toy ...\n")  # nothing that turns or moves, since this is no terminal
     assert "Demo" in shown and "is a toy" in shown and "clip that comes with vidcom2" in " ".join(shown.split())
     for part in ("prompt tokens", "video tokens", "prefill, seconds", "generate, seconds", "k_t"):
         assert part in shown
@@ -119,6 +119,16 @@ def test_the_table_of_run_fits_into_eighty_columns(monkeypatch: pytest.MonkeyPat
     assert "vidcom2 at 0.25 │" in shown.replace("┃", "│") and max(map(len, shown.splitlines())) <= 80
     tokens = re.search(r"│ video tokens +│ +(\d+) │ +(\d+) │ +(\d+) │", shown)
     assert tokens and int(tokens[2]) == int(tokens[3]) < int(tokens[1])  # as many of the other method
+
+
+def test_the_output_of_run_fits_into_forty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("console", "comparison_table", "loading"):
+        monkeypatch.setattr(f"vidcom2.cli.{module}.out", Console(width=40))
+    _, shown, _ = vidcom2("run", *FAST, "--against", "random")
+    assert max(map(len, shown.splitlines())) <= 40
+    assert re.search(
+        r"^prompt tokens\n  all tokens: \d+\n  vidcom2 at 0\.25: \d+\n  random: \d+\n  ratio: ", shown, re.M
+    )
 
 
 WIDE = ["method", "model generation, s", "agreement, %", "peak memory, GB", "compression, % of LLM"]

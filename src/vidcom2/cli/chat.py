@@ -36,6 +36,8 @@ from .loading import (
 )
 
 QUIT = ("/quit", "/exit")
+LEAVING = "/quit or Ctrl-D leaves the conversation"
+COMMANDS = f"A line is a question about the video, an empty one is skipped. {LEAVING}, and /help shows this."
 NOT_OF_STREAM = {"video", "num_frames", "recommended", *SETTING_NAMES, *FAMILY_SETTINGS} - {"max_video_tokens"}
 
 
@@ -140,11 +142,15 @@ def _answer_questions(processor: Any, ask: Callable[[str, Any], str]) -> None:
 def _questions() -> Iterator[str]:
     """Yield the lines of stdin until `/quit` or its end. Print a prompt before each if a person types them."""
     asks = sys.stdin.isatty()
+    if asks:
+        out.print(f"({LEAVING}; /help shows more)", style="dim", highlight=False)
     while True:
         if asks:
             out.print("[bold]>[/] ", end="")
         line = sys.stdin.readline()
         if not line or line.strip() in QUIT:
             return
-        if line.strip():
+        if line.strip() == "/help":
+            out.print(COMMANDS, highlight=False)
+        elif line.strip():
             yield line.strip()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..answering.comparison import Comparison, Measured
     from ..answering.watched import Watched
 
-BAR_WIDTH = 24
+BAR_WIDTH, OF_NUMBERS = 24, 38  # how wide the bars are at most, and the columns beside them
 SCHEMA = 1  # of `--json`; it grows when a key goes or changes its meaning, and docs/command_line.md tells the keys
 
 
@@ -76,7 +76,7 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
             soft_wrap=True,
         )
 
-    largest = max(result.frame_budgets)
+    largest, bar = max(result.frame_budgets), max(1, min(BAR_WIDTH, out.width - OF_NUMBERS))
     budgets = Table(title=f"Tokens kept per frame, of {result.tokens_per_frame}")
     u_t = result.frame_uniqueness  # not every method has it
     for column in ("frame", "second", *([] if u_t is None else ["u_t"]), "k_t"):
@@ -84,7 +84,7 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
     budgets.add_column("")
     for i, (second, k) in enumerate(zip(result.frame_seconds, result.frame_budgets, strict=True)):
         unique = [] if u_t is None else [f"{u_t[i]:.4f}"]
-        budgets.add_row(str(i), f"{second:.2f}", *unique, str(k), "█" * round(BAR_WIDTH * k / largest))
+        budgets.add_row(str(i), f"{second:.2f}", *unique, str(k), "█" * round(bar * k / largest))
     out.print(budgets)
     out.print(_meanings(result), highlight=False)
     print_lost(result.lost_frames)

@@ -239,7 +239,8 @@ def print_table(cells: Sequence[Sequence[str]]) -> None:
     """Print a table. Its first row of cells holds the headings.
 
     A table that is wider than the terminal breaks its lines where they are easy to read: first before brackets, then
-    also between the words of headings. If that is not enough, it does without lines between its columns.
+    also between the words of headings. If that is not enough, it does without lines between its columns, or becomes
+    a list.
     """
     headings, *rows = cells
     before_brackets = [[re.sub(r" (?=[(\[])", "\n", cell) for cell in row] for row in rows]
@@ -253,7 +254,14 @@ def print_table(cells: Sequence[Sequence[str]]) -> None:
     tables.append(_table(wrapped, before_brackets, box=None, pad_edge=False))
     unlimited = out.options.update(max_width=10_000)
     fitting = [table for table in tables if Measurement.get(out, unlimited, table).maximum <= out.width]
-    out.print(fitting[0] if fitting else tables[-1])
+    if fitting:
+        out.print(fitting[0])
+        return
+    for name, *row in rows:  # the terminal is too narrow for a table
+        out.print(name, markup=False, highlight=False)
+        for heading, cell in zip(headings[1:], row):
+            if cell:
+                out.print(f"  {heading}: {cell}", markup=False, highlight=False)
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], **style: Any) -> Table:

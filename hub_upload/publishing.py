@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi
 from huggingface_hub.errors import (
@@ -172,9 +172,9 @@ def plan(staged: StagedRepo, remote: Remote) -> list[Operation]:
 
     `create_commit` would leave them out too, but only while it sends, so a dry run could not say what changes.
     """
-    base: Any = staged.base  # None for a Space, which has no weights
+    base = cast(Any, staged.base)  # None for a Space, which has no weights
     operations: list[Operation] = []
-    of_base: dict[str, Any] = {} if base is None else {file.path: file for file in base.files}
+    of_base = {file.path: file for file in getattr(base, "files", ())}
     kept = sorted({*staged.files, *of_base})
     for path in kept:
         known, file = of_base.get(path), staged.folder / path
@@ -183,7 +183,7 @@ def plan(staged: StagedRepo, remote: Remote) -> list[Operation]:
             size, sha256 = len(content), hashlib.sha256(content).hexdigest()
             held = {sha256, git_hash(content)}
         else:  # weights, which stay where the base has them
-            file, size, sha256 = base.folder / path, known.size, known.sha256
+            file, size, sha256 = base.folder / path, of_base[path].size, of_base[path].sha256
             held = {sha256}
         if remote.files.get(path) in held:
             continue

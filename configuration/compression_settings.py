@@ -152,12 +152,7 @@ def ratio_meant(value: Any) -> str:
 
 
 def name_meant(name: str, others: Collection[str] = (), cutoff: float = 0.6) -> str:
-    """Return " Did you mean 'retention_ratio'?" for a name that is close to that of a setting or another, or short for
-    one; else "".
-
-    Args:
-        cutoff: how alike the two must be, from 0 to 1, as in `difflib.get_close_matches`.
-    """
+    """Return " Did you mean 'retention_ratio'?" for a name that is short for, or close to, a setting's; else ""."""
     close = difflib.get_close_matches(SHORT_NAMES.get(name, name), [*SETTING_NAMES, *others], n=1, cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
 

@@ -68,16 +68,11 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         self.model.__class__ = self.inner_class
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
-        """Refuse arguments of `generate` that there are not, as the parent does, and say what the first may have meant.
-
-        Raises:
-            ValueError: on an argument that nothing takes.
-        """
+        """Refuse unknown arguments of `generate` as the parent does, and say what they may have meant."""
         try:
             cast(Any, super())._validate_model_kwargs(model_kwargs)
         except ValueError as error:
-            known = (*GenerationConfig().to_dict(), *inspect.signature(vars(GenerationMixin)["generate"]).parameters)
-            hints = [name_meant(name, known) for name in re.findall(r"'(\w+)'", str(error))]
+            hints = [name_meant(name, GenerationConfig().to_dict()) for name in re.findall(r"'(\w+)'", str(error))]
             raise ValueError(f"{error}{next(filter(None, hints), '')}") from None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:

@@ -51,7 +51,7 @@ READS = {
     "vllm.config.scheduler:SchedulerConfig": "max_num_batched_tokens",
     "vllm.config.speculative:SpeculativeConfig": "method",
     "vllm.config.vllm:VllmConfig": "lora_config model_config parallel_config scheduler_config speculative_config",
-    # of `answering/many_in_vllm.py`
+    # of `bulk/many_in_vllm.py`
     "vllm.entrypoints.llm:LLM": "enqueue get_default_sampling_params llm_engine",
     "vllm.v1.engine.llm_engine:LLMEngine": "engine_core step",
     "vllm.exceptions:VLLMValidationError": "__str__",

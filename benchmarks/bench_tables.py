@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vidcom2.evaluation.tables import pipes
+from vidcom2.evaluation.accuracy_tables import pipes
+from vidcom2.measuring.bench_plot import draw_over_frames, draw_over_ratios, draw_stages
+from vidcom2.measuring.bench_tables import TITLES, efficiency_table, method_name, rounds, seconds, signed, stage_table
 from vidcom2.measuring.figures import ALL_TOKENS, TOTALS
-from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages
 from vidcom2.measuring.results import read_results
-from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, rounds, seconds, signed, stage_table
 
 from .pages import ROOT, write_tables
 

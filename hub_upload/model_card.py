@@ -15,7 +15,7 @@ from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData, 
 
 from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from ..errors import CheckpointError
-from ..evaluation.tables import as_text, pipes
+from ..evaluation.accuracy_tables import as_text, pipes
 from ..families import FAMILIES, Family
 from ..processors import can_be_counted
 from ..repo_shape import CARD, PIPELINE_TASK

@@ -18,7 +18,7 @@ from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_ima
 from transformers import AutoProcessor, BatchFeature, PreTrainedModel, ProcessorMixin
 from videos_as_images import by_prompt, joined_pixels, split_pixels
 
-from vidcom2.answering.prompting import NO_SLICES, OF_THE_TOWER, at_least_a_pair, prompt_text
+from vidcom2.asking.prompting import NO_SLICES, OF_THE_TOWER, at_least_a_pair, prompt_text
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS
 from vidcom2.processors import restore, shorten

@@ -22,9 +22,9 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 import vidcom2
-from vidcom2.answering.ask import Answer
-from vidcom2.answering.conversation import Conversation
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.asking.ask import Answer
+from vidcom2.asking.conversation import Conversation
+from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.errors import OptionError
 from vidcom2.modeling.families.processing_llava_video import time_instruction
 from vidcom2.video.reading import Video, read_video
@@ -150,7 +150,7 @@ def test_a_video_of_one_frame_is_answered(family: Family, video: Video) -> None:
 @pytest.mark.parametrize("by", ["ask", "run"])
 def test_frame_times_reach_the_positions_in_full_precision(family: Family, by: str) -> None:
     """The model has bfloat16 weights, a type in which 201, 202 and 203 are only two numbers."""
-    from vidcom2.answering.comparison import run
+    from vidcom2.asking.comparison import run
     from vidcom2.checkpoints import Checkpoint
 
     # 24 frames of a 33.5 s clip with a variable rate, at places in milliseconds.
@@ -241,9 +241,9 @@ def test_without_a_model_the_toy_answers_and_says_so(clip: Path) -> None:
 
 
 def test_importing_the_module_ask_does_not_hide_the_function_ask() -> None:
-    import vidcom2.answering.ask
+    import vidcom2.asking.ask
 
-    assert vidcom2.ask is vidcom2.answering.ask.ask
+    assert vidcom2.ask is vidcom2.asking.ask.ask
 
 
 def test_a_setting_that_belongs_to_the_model_is_refused_with_a_loaded_model(family: Family, video: Video) -> None:

@@ -22,9 +22,9 @@ from test_cli import SECONDS, vidcom2
 
 from benchmarks import bench_tables as pages_tables
 from benchmarks.pages import ROOT, filled, tables_in
-from vidcom2.answering import stopwatch, watched
-from vidcom2.answering.candidates import AllTokens, Candidate, candidates_of
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.asking import stopwatch, watched
+from vidcom2.asking.candidates import AllTokens, Candidate, candidates_of
+from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.errors import OptionError
 from vidcom2.families import FAMILIES
@@ -32,13 +32,13 @@ from vidcom2.hub_upload.model_card import read_result
 from vidcom2.measuring import bench as bench_module
 from vidcom2.measuring.asking_again import ask_again, table_of_asking_again
 from vidcom2.measuring.bench import OUT_OF_MEMORY, Series, bench, order
+from vidcom2.measuring.bench_plot import draw_all
+from vidcom2.measuring.bench_tables import efficiency_table, stage_table
 from vidcom2.measuring.figures import figures, fitted_exponent
 from vidcom2.measuring.models import config_and_processor, num_parameters, random_checkpoint
-from vidcom2.measuring.plot import draw_all
 from vidcom2.measuring.results import new_file, read_results, write_results
 from vidcom2.measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from vidcom2.measuring.stages import STAGES, Task, Turn, answer, encode, peak_memory, reset_peak_memory
-from vidcom2.measuring.tables import efficiency_table, stage_table
 from vidcom2.video.reading import Video, read_video
 
 EXACT = "vidcom2:compression_rounding=exact"
@@ -509,10 +509,10 @@ def test_plots_show_the_methods_that_were_measured(tmp_path: Path) -> None:
 def test_only_a_question_that_is_asked_anew_encodes_the_video(
     small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded, ordinary = [], watched.encode
-    monkeypatch.setattr(watched, "encode", lambda *given: encoded.append(given) or ordinary(*given))
-    compressed, compress = [], watched.compress
-    monkeypatch.setattr(watched, "compress", lambda *given: compressed.append(given[2]) or compress(*given))
+    encoded, ordinary = [], watched.run_tower
+    monkeypatch.setattr(watched, "run_tower", lambda *given: encoded.append(given) or ordinary(*given))
+    compressed, compress = [], watched.keep_tokens
+    monkeypatch.setattr(watched, "keep_tokens", lambda *given: compressed.append(given[2]) or compress(*given))
     (candidate,) = candidates_of("vidcom2", "0.2", ("--method", "--retention-ratio"))
     rows = ask_again(small, candidate, clip, num_frames=4, max_new_tokens=2, repeats=2)
     assert {each.retention_ratio for each in compressed} == {0.2}

@@ -10,8 +10,8 @@ from conftest import Family
 from test_cli import vidcom2
 from typer.testing import CliRunner
 
-from vidcom2.answering.conversation import Conversation
-from vidcom2.answering.watched import watch_frames
+from vidcom2.asking.conversation import Conversation
+from vidcom2.asking.watched import watch_frames
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.cli.app import app
 from vidcom2.errors import OptionError

@@ -18,10 +18,10 @@ from test_many import command as run_command
 from transformers import AutoProcessor
 
 import vidcom2 as package
-from vidcom2.answering.conversation import Conversation
-from vidcom2.answering.prompting import prepare_inputs, prompt_text
-from vidcom2.answering.requests import request_of
-from vidcom2.answering.watched import watch_frames
+from vidcom2.asking.conversation import Conversation
+from vidcom2.asking.prompting import prepare_inputs, prompt_text
+from vidcom2.asking.watched import watch_frames
+from vidcom2.bulk.requests import request_of
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import CheckpointError, OptionError
 from vidcom2.evaluation.batches import text_of

@@ -23,7 +23,7 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from vidcom2.answering.generation import STAGES
+from vidcom2.asking.generation import STAGES
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.app import COMMANDS, HELP, app
 from vidcom2.cli.console import print_table, status
@@ -404,7 +404,7 @@ def test_each_setting_is_an_option_of_run_and_explain(
         seen.append(getattr(checkpoint.model.config, setting))
         raise OptionError("seen")
 
-    monkeypatch.setattr("vidcom2.answering.comparison.run", stop)
+    monkeypatch.setattr("vidcom2.asking.comparison.run", stop)
     monkeypatch.setattr("vidcom2.explaining.explanation.compare", stop)
     method = ["--vision-method", "skip_repeated"] if setting == "vision_tolerance" else []
     given = [*method, f"--{setting.replace('_', '-')}", SETTINGS[setting], "--model", folder, "--num-frames", 2]

@@ -404,7 +404,7 @@ def test_a_full_disk_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tm
 def test_running_out_of_memory_is_reported_in_one_line_with_remedies(
     allocate: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vidcom2.answering.comparison.prepare_inputs", lambda *_, **__: allocate())
+    monkeypatch.setattr("vidcom2.asking.comparison.prepare_inputs", lambda *_, **__: allocate())
     error = mistake("run", *FAST)
     assert error.startswith("Error: out of memory")
     for remedy in ("--num-frames", "--no-baseline", "--dtype bfloat16", "--device-map auto"):
@@ -422,7 +422,7 @@ BUGS = {
 def test_a_bug_in_vidcom2_shows_its_traceback_and_how_to_report_it(
     bug: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vidcom2.answering.comparison.prepare_inputs", lambda *_, **__: bug())
+    monkeypatch.setattr("vidcom2.asking.comparison.prepare_inputs", lambda *_, **__: bug())
     code, shown, error = vidcom2("run", *FAST)
     assert code == 1 and not shown
     assert "Traceback (most recent call last)" in error and "in run_command" in error

@@ -27,9 +27,9 @@ from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, chec
 from vidcom2.demo import answerer as answerer_module
 from vidcom2.demo.answerer import SIDES, TIMES, Answerer
 from vidcom2.demo.controls import CONTROLS, POSITIONS, controls_of, overrides_of
-from vidcom2.demo.conversation import NO_QUESTION, Turns, asked, earlier_of, problem_of
 from vidcom2.demo.live_page import MOST_VISITORS, Visit
 from vidcom2.demo.rendering import frames_html, turns_html
+from vidcom2.demo.turns import NO_QUESTION, Turns, asked, earlier_of, problem_of
 from vidcom2.toys import TOY
 from vidcom2.video.reading import VideoError, read_video
 
@@ -210,7 +210,7 @@ def test_the_slider_shows_what_explain_returns_and_runs_no_model(
         with monkeypatch.context() as patch:
             for part in (type(model), type(model.model)):
                 patch.setattr(part, "forward", lambda *_, **__: pytest.fail("the model ran"))
-            patch.setattr(answerer_module, "encode", lambda *_, **__: pytest.fail("encoded again"))
+            patch.setattr(answerer_module, "run_tower", lambda *_, **__: pytest.fail("encoded again"))
             shown = answerer.explanation(answerer.clip(str(INTERRUPTION), 8), {"retention_ratio": ratio})
         for field in dataclasses.fields(shown):
             if field.name not in ("frames", "model"):  # the demo's frames are smaller
@@ -222,14 +222,14 @@ def test_the_slider_shows_what_explain_returns_and_runs_no_model(
 
 def test_a_clip_is_encoded_once_for_all_users(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    encode = answerer_module.encode
+    encode = answerer_module.run_tower
 
     def counted(*arguments: Any) -> Any:
         calls.append(arguments)
         time.sleep(0.05)
         return encode(*arguments)
 
-    monkeypatch.setattr(answerer_module, "encode", counted)
+    monkeypatch.setattr(answerer_module, "run_tower", counted)
     with ThreadPoolExecutor(4) as users:
         clips = list(users.map(lambda _: answerer.clip(str(CLIPS[0].path), 8), range(4)))
     assert len(calls) == 1 and len(set(map(id, clips))) == 1
@@ -311,7 +311,7 @@ def test_questions_and_answers_are_shown_as_text(answerer: Answerer) -> None:
 
 @pytest.fixture(scope="module")
 def address(toy: Checkpoint) -> Iterator[str]:
-    from vidcom2.demo.page import build_page
+    from vidcom2.demo.demo_page import build_page
     from vidcom2.demo.serving import import_gradio, serve
 
     import_gradio()
@@ -483,7 +483,7 @@ def test_a_camera_that_sends_something_else_starts_no_program(
     """Whoever calls the page's API may send any file as the camera's picture, or any bytes."""
     from gradio.data_classes import ImageData
 
-    from vidcom2.demo.page import build_page
+    from vidcom2.demo.demo_page import build_page
 
     page = build_page(answerer, 8, NEW)
     (watch,) = (each for each in page.fns.values() if each.name == "watch")

@@ -15,7 +15,7 @@ from make_clips import INTERRUPTION
 from PIL import Image
 
 import vidcom2
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.explaining.drawing import CHOSEN_FRAMES, MOST_FRAMES, drawing
 from vidcom2.explaining.explain import Figure
@@ -27,7 +27,7 @@ from vidcom2.explaining.explanation import (
     OUTLINE_COLOR,
     Explanation,
 )
-from vidcom2.explaining.page import page_of
+from vidcom2.explaining.explanation_page import page_of
 from vidcom2.video.reading import Video, read_video
 
 LANDSCAPE, PORTRAIT = (54, 96), (96, 54)

@@ -10,7 +10,7 @@ import pytest
 from test_cli import vidcom2
 from test_evaluation import write_lines
 
-from vidcom2.answering.requests import request_of
+from vidcom2.bulk.requests import request_of
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.errors import CheckpointError, OptionError
 from vidcom2.finding_checkpoints import resolve

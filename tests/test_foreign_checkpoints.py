@@ -23,10 +23,10 @@ from test_publish import REPO, save_base
 from transformers import PreTrainedModel
 
 import vidcom2
-from vidcom2.answering.prompting import check_template
-from vidcom2.answering.requests import read_requests
+from vidcom2.asking.prompting import check_template
+from vidcom2.bulk.requests import read_requests
 from vidcom2.errors import CheckpointError, OptionError
-from vidcom2.evaluation.tables import markdown
+from vidcom2.evaluation.accuracy_tables import markdown
 from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions, ResultsError, read_result
 from vidcom2.hub_upload.publish_options import PublishOptions

@@ -11,7 +11,7 @@ from models import save_tiny
 from test_cli import vidcom2
 
 from vidcom2 import Video, answer_many, ask, read_video
-from vidcom2.answering.frame_size import size_of_frames
+from vidcom2.asking.frame_size import size_of_frames
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.errors import OptionError
 from vidcom2.families import FAMILIES
@@ -85,7 +85,7 @@ def test_ask_answer_many_and_run_read_the_frames_in_the_size_of_the_processor(
         read.append(read_video(*args, **kwargs))
         return read[-1]
 
-    monkeypatch.setattr("vidcom2.answering.engine.read_video", reading)
+    monkeypatch.setattr("vidcom2.bulk.engine.read_video", reading)
     monkeypatch.setattr("vidcom2.video.reading.read_video", reading)
     requests = [{"video": str(clip), "prompt": QUESTION}]
     (answer,) = answer_many(requests, checkpoint.model, scale_while_reading=True, **given)

@@ -13,8 +13,8 @@ from PIL import Image
 
 import vidcom2
 from vidcom2 import Video
-from vidcom2.answering.ask import Answer
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.asking.ask import Answer
+from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import VideoError, read_video
 

@@ -21,9 +21,9 @@ from benchmarks.methods.attended_tokens import AttendedTokens, with_attention
 from benchmarks.methods.dynamic_segments import dynamic_segments
 from benchmarks.methods.method_holitom import static_segments
 from vidcom2 import VideoCompression, compress
-from vidcom2.answering import generation
-from vidcom2.answering.generation import EncodedVideos, encode
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.asking import generation
+from vidcom2.asking.generation import EncodedVideos, run_tower
+from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.modeling.methods import method_vidcom2, users_methods
@@ -275,7 +275,7 @@ def encoded(toy: Checkpoint, name: str, frames: list[int]) -> EncodedVideos:
     """Encode the first clip of a toy, with these of its 16 frames."""
     video = read_video(str(TOYS[name].clips[0].path), 16)
     inputs = prepare_inputs(toy.processor, "?", replace(video, frames=video.frames[frames]), toy.model)
-    return encode(toy.model, inputs, toy.model.config.compression_settings())
+    return run_tower(toy.model, inputs, toy.model.config.compression_settings())
 
 
 def name_of(toy: Checkpoint) -> str:
@@ -337,6 +337,6 @@ def test_the_methods_keep_of_the_toys_clips_what_they_kept_as_part_of_the_packag
         assert cases.keys() == METHODS.keys()
         for method, case in cases.items():
             settings = toy.model.config.compression_settings(compression_method=method, retention_ratio=0.1)
-            (kept,) = generation.compress(toy.model, video, settings).video_compressions
+            (kept,) = generation.keep_tokens(toy.model, video, settings).video_compressions
             assert kept.indices.tolist() == case["indices"], method
             torch.testing.assert_close(kept.kept(tokens).sum(dim=-1), torch.tensor(case["sums"]), rtol=0, atol=1e-3)

@@ -12,19 +12,19 @@ from test_evaluation import ALL, command, data, frames_of, read, read_lines, wri
 from tokenizers import Tokenizer, models
 from transformers import AutoProcessor, PreTrainedTokenizerFast
 
-from vidcom2.answering.candidates import Candidate, candidates_of
-from vidcom2.answering.generation import Batch
-from vidcom2.answering.letters import letter_answers
-from vidcom2.answering.named_choice import LETTERS, named_choice
-from vidcom2.answering.prompting import prepare_inputs, thinks_aloud
-from vidcom2.answering.questions import Question
+from vidcom2.asking.candidates import Candidate, candidates_of
+from vidcom2.asking.generation import Batch
+from vidcom2.asking.prompting import prepare_inputs, thinks_aloud
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import OptionError
 from vidcom2.evaluation import batches
+from vidcom2.evaluation.accuracy_tables import markdown, table, unanswered
 from vidcom2.evaluation.batches import compressed_answers
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import summary
-from vidcom2.evaluation.tables import markdown, table, unanswered
+from vidcom2.judging.letters import letter_answers
+from vidcom2.judging.named_choice import LETTERS, named_choice
+from vidcom2.judging.questions import Question
 
 OPTIONS = ("kitchen", "street", "garden")
 

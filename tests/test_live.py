@@ -14,7 +14,7 @@ from conftest import Family, only
 from test_watched import logits
 
 import vidcom2
-from vidcom2.answering.prompting import OF_TEXTS, prepare_inputs
+from vidcom2.asking.prompting import OF_TEXTS, prepare_inputs
 from vidcom2.configuration.compression_settings import NUM_KEPT
 from vidcom2.errors import OptionError
 from vidcom2.live import live_video

@@ -22,7 +22,7 @@ from make_clips import write_clip
 from test_cli import vidcom2
 
 from vidcom2 import read_video
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.errors import OptionError
 from vidcom2.hub_upload.model_card import ResultsError, read_result

@@ -27,10 +27,10 @@ from test_evaluation import frames_of, write_lines
 
 import vidcom2 as package
 from vidcom2 import AnsweredRequest, Video, answer_many, ask
-from vidcom2.answering.background import Background
-from vidcom2.answering.engine import Engine
-from vidcom2.answering.prompting import prepare_inputs
-from vidcom2.answering.requests import read_requests, request_of, requests_of_folder
+from vidcom2.asking.prompting import prepare_inputs
+from vidcom2.bulk.background import Background
+from vidcom2.bulk.engine import Engine
+from vidcom2.bulk.requests import read_requests, request_of, requests_of_folder
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import BUG, OptionError
 from vidcom2.records.jsonl import as_line
@@ -251,7 +251,7 @@ def test_whatever_a_request_raises_is_its_own_error_unless_none_can_be_answered_
     requests[5]["retention_ratio"] = 0.1
     expected = answers(checkpoint, requests[:1] + requests[2:])  # without the video that cannot be read
     longest = max(each.prompt_tokens for each in expected.values())
-    generate, compress = checkpoint.model.generate, package.answering.many_in_transformers.compress
+    generate, compress = checkpoint.model.generate, package.bulk.many_in_transformers.keep_tokens
     raised: BaseException = KeyError("x")
 
     def reading(source: str, num_frames: int) -> Video:
@@ -266,11 +266,11 @@ def test_whatever_a_request_raises_is_its_own_error_unless_none_can_be_answered_
         return compress(model, video, settings if settings.retention_ratio > 0.1 else None)
 
     monkeypatch.setattr(checkpoint.model, "generate", generating)
-    monkeypatch.setattr("vidcom2.answering.many_in_transformers.compress", compressing)
+    monkeypatch.setattr("vidcom2.bulk.many_in_transformers.keep_tokens", compressing)
     found = answers(checkpoint, requests, read=reading)
     assert found["2"].error == "cannot read the video: ZeroDivisionError: division by zero"
     assert found["4"].error.startswith(f"{BUG}: KeyError: 'x' (test_many:")
-    assert re.match(f"{BUG}: AttributeError: 'NoneType' .* \\(vidcom2\\.answering\\.generation:", found["6"].error)
+    assert re.match(f"{BUG}: AttributeError: 'NoneType' .* \\(vidcom2\\.asking\\.generation:", found["6"].error)
     assert {name: found[str(int(name) + (name > "1"))].answer for name in "1246"} == {
         name: expected[name].answer for name in "1246"
     }
@@ -588,9 +588,9 @@ def test_the_same_command_continues_a_run_also_with_more_requests_and_another_co
     kept, half = output.read_text().splitlines(keepends=True)[:4], output.read_text().splitlines()[5][:20]
     here.write_text("".join(kept) + half)
     reads: list[str] = []
-    original = package.answering.engine.read_video
+    original = package.bulk.engine.read_video
     monkeypatch.setattr(
-        "vidcom2.answering.engine.read_video", lambda *args, **kw: reads.append(args[0]) or original(*args, **kw)
+        "vidcom2.bulk.engine.read_video", lambda *args, **kw: reads.append(args[0]) or original(*args, **kw)
     )
     arguments = command(folder, here, "--requests", data, "--batch-size", 3)
     before = sum("error" not in json.loads(line) for line in kept)
@@ -642,10 +642,10 @@ def test_a_damaged_picture_and_a_bug_are_errors_of_their_rows_and_the_same_comma
     arguments = command(
         folder, tmp_path / "a.jsonl", "--requests", write_lines(tmp_path / "requests.jsonl", *lines), "--batch-size", 1
     )
-    generated = package.answering.many_in_transformers.TransformersEngine._generated
+    generated = package.bulk.many_in_transformers.TransformersEngine._generated
     with monkeypatch.context() as patch:
         patch.setattr(
-            "vidcom2.answering.many_in_transformers.TransformersEngine._generated",
+            "vidcom2.bulk.many_in_transformers.TransformersEngine._generated",
             lambda self, batch: {}["x"] if batch[0].request.id == "3" else generated(self, batch),
         )
         code, shown, error = vidcom2(*arguments)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 
-from vidcom2.answering.many_on_ray import (
+from vidcom2.bulk.many_on_ray import (
     check_requests,
     connect,
     lines_of,
@@ -128,7 +128,7 @@ def test_a_request_with_which_workers_die_gets_an_error_and_a_model_that_kills_t
     """Ray itself would start a worker again without end."""
     module = tmp_path / f"deadly_{tmp_path.name}.py"
     module.write_text(
-        "import os, vidcom2.answering.engine as engine\n"
+        "import os, vidcom2.bulk.engine as engine\n"
         "read = engine.read_video\n"
         "def reading(source, *args, **more):\n"
         "    if source.endswith('deadly.mp4'):\n"

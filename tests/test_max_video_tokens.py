@@ -13,7 +13,7 @@ from test_generate import assert_same, run
 from torch import Tensor
 
 from vidcom2 import compress, register_compression_method, register_score_method
-from vidcom2.answering.candidates import BASELINE, AllTokens, Candidate
+from vidcom2.asking.candidates import BASELINE, AllTokens, Candidate
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from vidcom2.modeling.methods.compression import VideoCompression, VideoTokens
 

@@ -26,7 +26,7 @@ from vidcom2 import (
     compress,
     register_compression_method,
 )
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.configuration.compression_settings import (
     COMPRESSION_METHODS,
     OF_SOME_COMPRESSION_METHODS,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vidcom2.answering.named_choice import LETTERS, named_choice, normalised
+from vidcom2.judging.named_choice import LETTERS, named_choice, normalised
 
 FOLDER = Path(__file__).parent
 

@@ -28,7 +28,7 @@ from vidcom2 import PAPER
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from vidcom2.errors import OptionError
-from vidcom2.evaluation.tables import as_text, pipes
+from vidcom2.evaluation.accuracy_tables import as_text, pipes
 from vidcom2.families import FAMILIES
 from vidcom2.hub_calls import PublishError
 from vidcom2.hub_upload.base_checkpoint import Base, hub_base, local_base

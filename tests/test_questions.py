@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from test_evaluation import write_lines
 
-from vidcom2.answering.questions import Question, checked_questions, prompt_of, read_questions
 from vidcom2.errors import OptionError
+from vidcom2.judging.questions import Question, checked_questions, prompt_of, read_questions
 
 LIST = "Which?\nA. cat\nB. dog"
 ASKED = "Where is the scene?"

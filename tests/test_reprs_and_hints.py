@@ -98,7 +98,7 @@ def _inputs(processor: Any, video: Any, **arguments: Any) -> Any:
 def test_a_bar_shows_how_far_a_long_video_is_read_on_a_terminal_unless_it_is_told_not_to(
     toy: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr("vidcom2.answering.ask.SECONDS_UNSEEN", 0.0)
+    monkeypatch.setattr("vidcom2.asking.ask.SECONDS_UNSEEN", 0.0)
     for is_terminal, options, is_shown in ((True, {}, True), (True, {"progress": False}, False), (False, {}, False)):
         monkeypatch.setattr("sys.stderr.isatty", lambda found=is_terminal: found)
         vidcom2.watch(TOY.clips[0].path, toy[0], processor=toy[1], num_frames=4, **options)

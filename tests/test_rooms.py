@@ -18,7 +18,7 @@ ROOMS = (
     *(".repo_shape", ".hub_calls", ".checks", ".toys", ".presets", ".placement"),
     *(".finding_checkpoints", ".devices", ".processors"),
     *("tiny", "video", "records", ".checkpoints"),
-    *("answering", "live", "evaluation", "measuring", "explaining", "demo"),
+    *("asking", "live", "judging", "bulk", "evaluation", "measuring", "explaining", "demo"),
     *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__"),
 )
 TOPS = {"": ROOT / "src" / "vidcom2"} | {

@@ -11,9 +11,9 @@ import torch
 from conftest import Family
 from test_cli import vidcom2
 
-from vidcom2.answering import comparison as run_module
-from vidcom2.answering.comparison import Comparison, Measured, run
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.asking import comparison as run_module
+from vidcom2.asking.comparison import Comparison, Measured, run
+from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.cli.comparison_table import print_comparison
 from vidcom2.configuration.compression_settings import CompressionSettings

@@ -14,8 +14,8 @@ from make_clips import HEIGHT, WIDTH, joined, number_of, numbered, set_display_m
 from PIL import Image
 from transformers.video_utils import VideoMetadata, load_video
 
-from vidcom2.answering.questions import video_from
 from vidcom2.checks import check_video_file
+from vidcom2.judging.questions import video_from
 from vidcom2.records.fingerprints import video_stamp
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video import decoding as video_decoding

@@ -20,11 +20,11 @@ from test_cli import vidcom2 as cli
 from transformers import LogitsProcessor
 
 import vidcom2
-from vidcom2.answering import many_in_transformers
-from vidcom2.answering.engine import Engine
-from vidcom2.answering.prompting import OF_TEXTS, prepare_inputs
-from vidcom2.answering.watched import Watched, load_watched_file
-from vidcom2.answering.watched_file import read_header
+from vidcom2.asking.prompting import OF_TEXTS, prepare_inputs
+from vidcom2.asking.watched import Watched, load_watched_file
+from vidcom2.asking.watched_file import read_header
+from vidcom2.bulk import many_in_transformers
+from vidcom2.bulk.engine import Engine
 from vidcom2.configuration.compression_settings import NUM_KEPT
 from vidcom2.errors import OptionError
 from vidcom2.toys import DEMO_VIDEO
@@ -358,7 +358,7 @@ def test_requests_about_a_watched_video_share_batches_with_others(
     clip.write_bytes(DEMO_VIDEO.read_bytes())
     watch(family, clip, num_frames=4, retention_ratio=0.5).save(path)
     batches, encoded = [], []
-    of, encode = many_in_transformers.TransformersEngine, many_in_transformers.encode
+    of, encode = many_in_transformers.TransformersEngine, many_in_transformers.run_tower
     generated = of._generated
     monkeypatch.setattr(of, "_generated", lambda *given: batches.append(given[1]) or generated(*given))
     monkeypatch.setattr(many_in_transformers, "encode", lambda *given: encoded.append(given) or encode(*given))

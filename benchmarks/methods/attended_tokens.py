@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import LlavaOnevisionForConditionalGeneration, Qwen3VLForConditionalGeneration
 
 from vidcom2 import VideoTokens
-from vidcom2.answering.generation import Batch, EncodedVideos, encode
+from vidcom2.asking.generation import Batch, EncodedVideos, run_tower
 from vidcom2.evaluation.batches import compressed_answers
 
 
@@ -85,7 +85,7 @@ def with_attention(model: Any, videos: EncodedVideos) -> EncodedVideos:
         lambda module, arguments, by_name: received.append(read(module, *arguments, **by_name)), with_kwargs=True
     )
     try:
-        encoded = encode(model, videos.inputs, model.config.compression_settings())
+        encoded = run_tower(model, videos.inputs, model.config.compression_settings())
     finally:
         hook.remove()
     (video,) = encoded.tokens

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from vidcom2.answering.candidates import Candidate
+from vidcom2.asking.candidates import Candidate
 from vidcom2.toys import Toy
 
 from ..methods import register

@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from vidcom2.evaluation.plot import draw_results
-from vidcom2.evaluation.tables import cell, pipes
+from vidcom2.evaluation.accuracy_plot import draw_results
+from vidcom2.evaluation.accuracy_tables import cell, pipes
 from vidcom2.toys import TOY
 
 from ..pages import ROOT, write_tables

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from vidcom2.answering.candidates import Candidate
-from vidcom2.answering.prompting import prepare_inputs, video_arguments
+from vidcom2.asking.candidates import Candidate
+from vidcom2.asking.prompting import prepare_inputs, video_arguments
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.video.reading import Video
 

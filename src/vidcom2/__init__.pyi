@@ -1,11 +1,11 @@
 """The names that `vidcom2` exports. Type checkers read this file, and `__init__.py` imports each name on first use."""
 
-from .answering.answer import Answer
-from .answering.ask import ask, load_watched, watch
-from .answering.many import answer_many
-from .answering.requests import AnsweredRequest
-from .answering.watched import Watched
 from .applying import apply, remove
+from .asking.answer import Answer
+from .asking.ask import ask, load_watched, watch
+from .asking.watched import Watched
+from .bulk.many import answer_many
+from .bulk.requests import AnsweredRequest
 from .checkpoints import load, tiny_model
 from .configuration.compression_settings import CompressionSettings
 from .explaining.explain import explain

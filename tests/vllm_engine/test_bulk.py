@@ -10,7 +10,7 @@ from mixed_requests import BAD, mixed_requests, read_mood
 from typer.testing import CliRunner
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from vidcom2.answering.many_in_vllm import VllmEngine
+from vidcom2.bulk.many_in_vllm import VllmEngine
 from vidcom2.cli.app import app
 from vidcom2.errors import BUG
 

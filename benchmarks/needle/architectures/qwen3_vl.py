@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen3VLForConditionalGeneration, Qwen3VLProcessor
 
-from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.tiny.qwen import QWEN2_VL_CHAT_TEMPLATE, QWEN2_VL_TOKENS, untrained_qwen3_vl
 from vidcom2.video.reading import Video
 

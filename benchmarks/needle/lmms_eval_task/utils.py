@@ -11,7 +11,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from vidcom2.answering.questions import Question, read_questions
+from vidcom2.judging.questions import Question, read_questions
 
 FILE = Path("questions.jsonl")  # as in the task's YAML
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..answering.candidates import Candidate, candidates_of, others_in_words
+from ..asking.candidates import Candidate, candidates_of, others_in_words
 from ..checks import check_given, check_settings, check_video_file, video_pixels
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, option_name, written_to
 from ..finding_checkpoints import Resolved, resolve
 from ..measuring.asking_again import table_of_asking_again
+from ..measuring.bench_tables import failures, notes, terminal_tables
 from ..measuring.figures import of_setup
 from ..measuring.results import new_file, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
-from ..measuring.tables import failures, notes, terminal_tables
 from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of
@@ -333,7 +333,7 @@ def _measured_model(
 ) -> Path:
     import torch
 
-    from ..answering.comparison import environment, steady_threads
+    from ..asking.comparison import environment, steady_threads
     from ..measuring.asking_again import ask_again
     from ..measuring.bench import bench
 
@@ -439,7 +439,7 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
         contents.append(content)
         plots = []
         if find_spec("matplotlib") is not None:
-            from ..measuring.plot import draw_all
+            from ..measuring.bench_plot import draw_all
 
             with written_to(path):
                 plots = draw_all(rows, content["title"], path)

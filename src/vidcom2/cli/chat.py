@@ -1,4 +1,4 @@
-"""`vidcom2 chat` answers questions about a video one after the other. `answering/conversation.py` does the work, and
+"""`vidcom2 chat` answers questions about a video one after the other. `asking/conversation.py` does the work, and
 `chat_stream.py` for a live video."""
 
 import sys
@@ -102,7 +102,7 @@ def _talk(context: typer.Context, options: ChatOptions, of_template: dict[str, A
     watched = watched_video(
         context, options.model, options.video, options.num_frames, options.placement, options.settings
     )
-    from ..answering.conversation import Conversation
+    from ..asking.conversation import Conversation
 
     announce_demo(options.model, options.video, "chat")
     print_lost(watched.lost_frames)

@@ -13,7 +13,7 @@ from .console import print_line
 from .loading import import_libraries
 
 if TYPE_CHECKING:
-    from ..answering.answer import Answer
+    from ..asking.answer import Answer
     from ..live.live_video import LiveVideo
     from ..video.live_source import LiveSource
 

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from rich.markup import escape
 
-from ..answering.questions import KNOWN_KEYS, Question
-from ..answering.requests import NAMES, VideoRequest
+from ..bulk.requests import NAMES, VideoRequest
 from ..checks import is_watched, local_path, path_of_watched
 from ..errors import ALIKE, did_you_mean, reason_of, sentence
+from ..judging.questions import KNOWN_KEYS, Question
 from .console import exit_with, out, print_line, progress_bar
 
 QUESTION_KEYS = KNOWN_KEYS
@@ -75,7 +75,7 @@ def _problem_of(video: str) -> str | None:
 
     try:
         if is_watched(video):
-            from ..answering.watched_file import read_header
+            from ..asking.watched_file import read_header
 
             read_header(path_of_watched(video))
         else:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from ..answering.candidates import changed_settings, in_words
+from ..asking.candidates import changed_settings, in_words
 from .console import out, print_table, print_verdict
 from .loading import print_lost
 from .verdicts import verdict_of_run
 
 if TYPE_CHECKING:
-    from ..answering.answer import Answer
-    from ..answering.comparison import Comparison, Measured
-    from ..answering.watched import Watched
+    from ..asking.answer import Answer
+    from ..asking.comparison import Comparison, Measured
+    from ..asking.watched import Watched
 
 BAR_WIDTH, OF_NUMBERS = 24, 38  # how wide the bars are at most, and the columns beside them
 SCHEMA = 1  # of `--json`; it grows when a key goes or changes its meaning, and docs/command_line.md tells the keys

@@ -1,4 +1,4 @@
-"""`vidcom2 demo` serves a page in the browser. `demo/page.py` lays it out, and `demo/answerer.py` answers."""
+"""`vidcom2 demo` serves a page in the browser. `demo/demo_page.py` lays it out, and `demo/answerer.py` answers."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -49,7 +49,7 @@ def demo_command(options: DemoOptions) -> None:
             import_gradio()
             from ..checkpoints import load_resolved
             from ..demo.answerer import Answerer
-            from ..demo.page import build_page
+            from ..demo.demo_page import build_page
         answerer = Answerer(load_resolved(resolved))
         with status("Answering once to prepare the model ..."):
             answerer.warm_up(str(shown_with(options.model)[0].path), options.num_frames)

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..answering.candidates import Candidate, candidates_of, changed_settings, others_in_words
-from ..answering.questions import Question, checked_questions, read_questions
+from ..asking.candidates import Candidate, candidates_of, changed_settings, others_in_words
 from ..errors import written_to
+from ..evaluation.accuracy_tables import named, table, unanswered
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
-from ..evaluation.tables import named, table, unanswered
 from ..finding_checkpoints import Resolved, resolve
+from ..judging.questions import Question, checked_questions, read_questions
 from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of, check_loaded, identity_of
@@ -197,7 +197,7 @@ def _evaluated(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Answer the questions. Returns the rows of the answers and the results, and writes both to the locked folder."""
     import_libraries(options.placement)
-    from ..answering.comparison import environment
+    from ..asking.comparison import environment
     from ..checkpoints import load_resolved
     from ..evaluation.evaluate import evaluate
     from ..evaluation.report import write_report

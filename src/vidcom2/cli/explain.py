@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..answering.candidates import number_or_text
+from ..asking.candidates import number_or_text
 from ..checks import check_settings, new_output
 from ..errors import OptionError, written_to
 from ..explaining.drawing_file import check_drawing

@@ -17,7 +17,7 @@ from ..toys import shown_with, toy_of
 from .console import check_not_given, err, out, progress_bar, status
 
 if TYPE_CHECKING:
-    from ..answering.watched import Watched
+    from ..asking.watched import Watched
     from ..checkpoints import Checkpoint
     from ..video.reading import Video
 
@@ -101,7 +101,7 @@ def load_with_video(
 
     loaded, size = None, None
     if scale_while_reading:
-        from ..answering.frame_size import size_of_frames
+        from ..asking.frame_size import size_of_frames
 
         loaded = load_resolved(resolved)
         size = size_of_frames(loaded.processor)
@@ -132,15 +132,15 @@ def watched_video(
         check_video_file(video)
         resolved = resolve(model, placement, settings)
         import_libraries(placement)
-        from ..answering.watched import load_watched_file
-        from ..answering.watched_file import read_header
+        from ..asking.watched import load_watched_file
+        from ..asking.watched_file import read_header
         from ..checkpoints import load_resolved
 
         header = read_header(path)  # refuses a damaged file before the model is loaded
         return load_watched_file(path, header, load_resolved(resolved), settings)
     source = stamped(video)
     frames, checkpoint = load_with_video(model, video, num_frames, placement, settings)
-    from ..answering.watched import watch_frames
+    from ..asking.watched import watch_frames
 
     with status("Encoding the video ..."):
         return watch_frames(checkpoint, frames, {}, source)

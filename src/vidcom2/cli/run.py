@@ -87,7 +87,7 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
             options.settings,
             options.scale_while_reading,
         )
-        from ..answering.comparison import run
+        from ..asking.comparison import run
 
         with progress_bar() as progress:
             task = progress.add_task("Answering", total=None)

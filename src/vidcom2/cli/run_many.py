@@ -1,5 +1,5 @@
 """`vidcom2 run` over many videos turns requests into a JSONL file of answers. An engine does the work: Transformers in
-`answering/many_in_transformers.py`, vLLM in `many_in_vllm.py`. For Ray there is `run_on_ray.py`."""
+`bulk/many_in_transformers.py`, vLLM in `many_in_vllm.py`. For Ray there is `run_on_ray.py`."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from ..answering.requests import HowToAnswer, VideoRequest, read_requests, requests_of_folder
+from ..bulk.requests import HowToAnswer, VideoRequest, read_requests, requests_of_folder
 from ..checks import check_settings
 from ..errors import OptionError, how_to_install, one_line, option_name
 from ..finding_checkpoints import Resolved, resolve
@@ -174,7 +174,7 @@ def _answer(
         return counts
     if options.engine == "transformers":
         import_libraries(options.placement)
-    from ..answering.start_engine import start_engine
+    from ..bulk.start_engine import start_engine
 
     engine, identity = start_engine(options.engine, model, how_to_answer(options), arguments.get("engine_args", {}))
     with closing(engine), closing(engine.rows(left)) as rows, progress_bar() as progress:

@@ -1,4 +1,4 @@
-"""`vidcom2 run --engine ray` answers requests on a cluster, and writes a folder of parts. `answering/many_on_ray.py`
+"""`vidcom2 run --engine ray` answers requests on a cluster, and writes a folder of parts. `bulk/many_on_ray.py`
 does the work."""
 
 from pathlib import Path
@@ -62,7 +62,7 @@ def _from_anywhere(path: str) -> str:
 
 def _answer(options: RunOptions, source: str, model: Resolved, arguments: dict[str, Any], parts: Any) -> Counts:
     """Answer the requests that are left."""
-    from ..answering.many_on_ray import (
+    from ..bulk.many_on_ray import (
         Work,
         answered_on_ray,
         check_requests,
@@ -76,7 +76,7 @@ def _answer(options: RunOptions, source: str, model: Resolved, arguments: dict[s
     requests, folder = requests_on_ray(source)
     parts.check(arguments)
     if runs_vllm(options):
-        from ..answering.many_in_vllm import config_and_processor
+        from ..bulk.many_in_vllm import config_and_processor
 
         config_and_processor(model)  # before workers start
     announce_demo(options.model)

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..measuring.bench_tables import method_name
 from ..measuring.figures import ALL_TOKENS, of_setup
-from ..measuring.tables import method_name
 
 if TYPE_CHECKING:
-    from ..answering.comparison import Comparison
+    from ..asking.comparison import Comparison
 
 FEW_VIDEOS = 30
 

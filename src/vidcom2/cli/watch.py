@@ -1,4 +1,4 @@
-"""`vidcom2 watch` keeps what a model has seen of a video in a file. `answering/watched.py` does the work."""
+"""`vidcom2 watch` keeps what a model has seen of a video in a file. `asking/watched.py` does the work."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

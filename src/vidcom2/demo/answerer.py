@@ -18,13 +18,13 @@ from typing import Any, Literal
 import torch
 from transformers import BatchFeature, StoppingCriteria, TextStreamer
 
-from ..answering.candidates import BASELINE, changed_settings, in_words
-from ..answering.chats import Prompt
-from ..answering.comparison import Measured, measured_of, steady_threads, timed_answer
-from ..answering.generation import EncodedVideos, compress, encode
-from ..answering.prepared_video import PreparedVideo, VideoPrompt, prepare_video
-from ..answering.prompting import video_arguments
-from ..answering.stopwatch import Stopwatch
+from ..asking.candidates import BASELINE, changed_settings, in_words
+from ..asking.chats import Prompt
+from ..asking.comparison import Measured, measured_of, steady_threads, timed_answer
+from ..asking.generation import EncodedVideos, keep_tokens, run_tower
+from ..asking.prepared_video import PreparedVideo, VideoPrompt, prepare_video
+from ..asking.prompting import video_arguments
+from ..asking.stopwatch import Stopwatch
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
 from ..explaining.explanation import Explanation, explanation_of
@@ -177,7 +177,7 @@ class Answerer:
         videos, seconds = {}, {}
         for side, settings in of_sides.items():
             videos[side], seconds[side] = encoded[_of_tower(settings)]
-        compression = compress(self.model, videos["few"], of_sides["few"]).video_compressions[0]
+        compression = keep_tokens(self.model, videos["few"], of_sides["few"]).video_compressions[0]
         whole = explanation_of(self.checkpoint, video, of_sides["few"], compression, pixels=PICTURE_PIXELS)
         return EncodedClip(video.without_pixels(), written, videos, seconds, whole)
 
@@ -191,7 +191,7 @@ class Answerer:
             on_device["pixel_values_videos"] = on_device["pixel_values_videos"].to(self.model.dtype)
             for each in settings:
                 watch = Stopwatch(self.model)
-                videos = encode(self.model, on_device, each, watch)
+                videos = run_tower(self.model, on_device, each, watch)
                 results.append((videos.on(CPU), watch.seconds()["vision"]))
         return results
 
@@ -202,7 +202,7 @@ class Answerer:
             ValueError: on settings that do not go together, or that the method refuses for this clip.
         """
         settings = self.settings(overrides)
-        compression = compress(self.model, clip.encoded["few"], settings).video_compressions[0]
+        compression = keep_tokens(self.model, clip.encoded["few"], settings).video_compressions[0]
         return explanation_of(self.checkpoint, clip.video, settings, compression, clip.whole.frames)
 
     # -----------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from ..errors import OptionError
 from ..live.live_video import LiveVideo
 from ..video.frames import read_picture
 from .answerer import Answerer
-from .conversation import problem_of
 from .rendering import problem_html, progress_html
+from .turns import problem_of
 
 INTRODUCTION = """
 <h1>Live</h1>

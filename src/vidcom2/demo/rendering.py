@@ -8,9 +8,9 @@ from typing import Any
 import jinja2
 
 from ..explaining.explanation import Explanation
-from ..explaining.page import picture_url, template
+from ..explaining.explanation_page import picture_url, template
 from .answerer import SIDES, Side
-from .conversation import Reply, Turn, Turns
+from .turns import Reply, Turn, Turns
 
 
 @cache

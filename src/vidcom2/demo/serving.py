@@ -58,7 +58,7 @@ def serve(page: "gr.Blocks", **address: Any) -> str:
         The page's address on this machine.
     """
     gradio = import_gradio()
-    from .page import CSS
+    from .demo_page import CSS
 
     # Gradio's own shades of these colours are too pale to read.
     theme = gradio.themes.Default(primary_hue="cyan", neutral_hue="slate", font=FONTS, font_mono=MONO_FONTS).set(

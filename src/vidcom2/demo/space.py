@@ -32,7 +32,7 @@ def serve_space(
     import_gradio()
     from ..checkpoints import load_checkpoint
     from .answerer import Answerer
-    from .page import build_page
+    from .demo_page import build_page
 
     answerer = Answerer(load_checkpoint(model, device=device, revision=revision), on_device)
     page = build_page(answerer, num_frames, max_new_tokens)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from ..answering.candidates import AllTokens, Candidate
-from ..answering.generation import Batch, EncodedVideos, compress, encode, generate, joined
-from ..answering.letters import FIRST_TOKEN, letter_answers
-from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT
-from ..answering.prepared_video import VideoPrompt, prepare_video
-from ..answering.prompting import begun_thought, video_arguments
-from ..answering.questions import Question
+from ..asking.candidates import AllTokens, Candidate
+from ..asking.generation import Batch, EncodedVideos, generate_answers, joined, keep_tokens, run_tower
+from ..asking.prepared_video import VideoPrompt, prepare_video
+from ..asking.prompting import video_arguments
+from ..asking.thoughts import BEGINS_THOUGHT, ENDS_THOUGHT, begun_thought
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import one_line
+from ..judging.letters import FIRST_TOKEN, letter_answers
+from ..judging.questions import Question
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..video.reading import Video
 
@@ -60,7 +60,7 @@ class SeenVideo:
         """Return the video, encoded with these settings. Raises a ValueError if the model refuses it."""
         tower = str(settings.vision_settings())
         if tower not in self._encoded:
-            self._encoded[tower] = encode(self.model, self._inputs, settings)
+            self._encoded[tower] = run_tower(self.model, self._inputs, settings)
         return self._encoded[tower]
 
 
@@ -207,8 +207,8 @@ def text_of(tokenizer: Any, prompt: str, new: Tensor) -> str:
 def compressed_answers(
     model: "VidCom2GenerationMixin", batch: Batch, settings: CompressionSettings, max_new_tokens: int, **more: Any
 ) -> tuple[Any, Tensor]:
-    """Answer a batch with these settings. Return what `generate` returns, the ids of the new tokens (B, n) without more
-    arguments, and the share of the scored tokens that was kept (B,).
+    """Answer a batch with these settings. Return what `generate_answers` returns, without more arguments the ids of the
+    new tokens (B, n), and the share of the scored tokens that was kept (B,).
 
     Raises:
         ValueError: on settings that the method refuses for one of the videos, or the model for the batch, and on
@@ -217,9 +217,11 @@ def compressed_answers(
     of_videos: dict[int, VidCom2VideoFeatures] = {}  # a video that occurs twice is compressed once
     for video in batch.videos:
         if id(video) not in of_videos:
-            of_videos[id(video)] = compress(model, video, settings)
+            of_videos[id(video)] = keep_tokens(model, video, settings)
     of_each = [of_videos[id(video)] for video in batch.videos]
     inputs, features = batch.inputs(model, of_each), joined(of_each)
-    new = generate(model, inputs, features, settings.compression_positions, max_new_tokens=max_new_tokens, **more)
+    new = generate_answers(
+        model, inputs, features, settings.compression_positions, max_new_tokens=max_new_tokens, **more
+    )
     shares = [len(each.indices) / each.num_tokens for each in features.video_compressions]
     return new, torch.tensor(shares, dtype=torch.float64)

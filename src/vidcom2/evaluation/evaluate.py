@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from ..answering.candidates import Candidate, compared_candidates
-from ..answering.prompting import check_template_arguments, thinks_aloud
-from ..answering.questions import Question
-from ..answering.watched_model import model_identity, processor_identity
+from ..asking.candidates import Candidate, compared_candidates
+from ..asking.prompting import check_template_arguments, thinks_aloud
+from ..asking.watched_model import model_identity, processor_identity
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import TABLES
 from ..errors import OptionError, is_out_of_memory, memory_reason, reason_of
+from ..judging.questions import Question
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import code_digest, video_stamp
 from ..records.provenance import commit

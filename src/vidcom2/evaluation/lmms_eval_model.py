@@ -23,8 +23,8 @@ from lmms_eval.api.model import lmms  # pyright: ignore[reportMissingImports]
 from lmms_eval.models.registry_v2 import ModelManifest  # pyright: ignore[reportMissingImports]
 from transformers.utils.logging import tqdm
 
-from ..answering.ask import ask
-from ..answering.comparison import environment
+from ..asking.ask import ask
+from ..asking.comparison import environment
 from ..checkpoints import load_resolved
 from ..checks import check_video_file, import_methods
 from ..errors import OptionError

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..answering.candidates import Candidate, compared_candidates
-from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT
-from ..answering.questions import Question
+from ..asking.candidates import Candidate, compared_candidates
+from ..asking.thoughts import BEGINS_THOUGHT, ENDS_THOUGHT
 from ..errors import OptionError
+from ..judging.questions import Question
 from ..records.fingerprints import video_place
 from ..records.whole_files import write_whole
+from .accuracy_plot import draw_results
+from .accuracy_tables import markdown, notes, table
 from .folder import PLOT, RESULTS, TABLE
-from .plot import draw_results
-from .tables import markdown, notes, table
 
 NORMAL_97_5 = 1.959963984540054  # the quantile of the normal distribution for 95 % intervals
 RESAMPLES = 4000

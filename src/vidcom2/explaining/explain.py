@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..answering.arguments import DEMO_WARNING, check_model, checkpoint_of
+from ..asking.arguments import DEMO_WARNING, check_model, checkpoint_of
 from ..checks import check_settings
 from ..placement import Placement
 from ..presets import NUM_FRAMES
@@ -20,7 +20,7 @@ from ..video.reading import Video, read_video
 from .drawing import png_of
 from .drawing_file import check_drawing
 from .explanation import Explanation, compare
-from .page import data_url, page_of
+from .explanation_page import data_url, page_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)

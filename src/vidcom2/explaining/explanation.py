@@ -14,9 +14,9 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, ProcessorMixin
 
-from ..answering.candidates import changed_settings
-from ..answering.generation import compress, encode
-from ..answering.prompting import prepare_inputs, scored_frames
+from ..asking.candidates import changed_settings
+from ..asking.generation import keep_tokens, run_tower
+from ..asking.prompting import prepare_inputs, scored_frames
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
 from ..families import FAMILIES
@@ -227,8 +227,8 @@ def compare(
     model = checkpoint.model
     every = [model.config.compression_settings(**candidate) for candidate in candidates]
     inputs = prepare_inputs(checkpoint.processor, "", video, model)
-    encoded = encode(model, inputs, every[0])
-    compressions = [compress(model, encoded, each).video_compressions[0] for each in every]
+    encoded = run_tower(model, inputs, every[0])
+    compressions = [keep_tokens(model, encoded, each).video_compressions[0] for each in every]
     partial = model.model.partial_encoding(settings=every[0], **encoded.inputs)  # alike for all, as is the encoding
     computed = None if partial is None else partial.computed[0]
     return tuple(

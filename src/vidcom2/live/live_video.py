@@ -17,14 +17,14 @@ import torch
 from PIL import Image
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from ..answering.answer import Answer
-from ..answering.arguments import check_model, checkpoint_of
-from ..answering.chats import Chat, Message
-from ..answering.generation import encode
-from ..answering.prepared_video import PreparedVideo, prepare_without_pixels
-from ..answering.prompting import frames_together, prepare_inputs, video_arguments
-from ..answering.watched import Watched
-from ..answering.watched_model import features_state
+from ..asking.answer import Answer
+from ..asking.arguments import check_model, checkpoint_of
+from ..asking.chats import Chat, Message
+from ..asking.generation import run_tower
+from ..asking.prepared_video import PreparedVideo, prepare_without_pixels
+from ..asking.prompting import frames_together, prepare_inputs, video_arguments
+from ..asking.watched import Watched
+from ..asking.watched_model import features_state
 from ..checks import whole_number
 from ..errors import OptionError, brief
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
@@ -240,7 +240,7 @@ class LiveVideo:
         """Encode the frames that share their tokens."""
         images, seconds = zip(*shown, strict=True)
         frames = np.stack([_scaled(image, self._size) for image in images])
-        encoded = encode(self.checkpoint.model, self._inputs(frames, seconds), self.settings)
+        encoded = run_tower(self.checkpoint.model, self._inputs(frames, seconds), self.settings)
         (tokens,), outputs = encoded.tokens, encoded.outputs
         if not bool(tokens.tokens.isfinite().all()):
             raise VideoError(

@@ -9,11 +9,11 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from .tables import seconds as shown
+from .bench_tables import seconds as shown
 
 if TYPE_CHECKING:
-    from ..answering.candidates import Candidate
-    from ..answering.watched import Watched
+    from ..asking.candidates import Candidate
+    from ..asking.watched import Watched
     from ..checkpoints import Checkpoint
 
 QUESTIONS = 10  # about one video, of which the table shows the sum
@@ -29,8 +29,8 @@ def ask_again(
         A row for each `way`: the seconds `once`, which are spent before the first question, and a list of those of
         `each` question, with what was asked. All answers have `max_new_tokens` tokens.
     """
-    from ..answering.stopwatch import synchronize
-    from ..answering.watched import watch_frames
+    from ..asking.stopwatch import synchronize
+    from ..asking.watched import watch_frames
     from ..video.reading import read_video
 
     def timed(call: Callable[[], Any]) -> tuple[float, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..answering.candidates import AllTokens, Candidate
+from ..asking.candidates import AllTokens, Candidate
 from ..checkpoints import Checkpoint
 from ..errors import is_out_of_memory
 from ..video.reading import Progress

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..errors import OptionError
 from ..records.whole_files import write_whole
+from .bench_tables import efficiency_table, notes
 from .figures import figures
-from .tables import efficiency_table, notes
 
 SCHEMA = 1  # of result files; it grows when a key goes or changes its meaning
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..answering import generation
-from ..answering.candidates import AllTokens, Candidate
-from ..answering.generation import STAGES, EncodedVideos, compress, generate
-from ..answering.prepared_video import VideoPrompt, prepare_video
-from ..answering.prompting import texts_of
-from ..answering.stopwatch import Stopwatch
+from ..asking import generation
+from ..asking.candidates import AllTokens, Candidate
+from ..asking.generation import STAGES, EncodedVideos, generate_answers, keep_tokens
+from ..asking.prepared_video import VideoPrompt, prepare_video
+from ..asking.prompting import texts_of
+from ..asking.stopwatch import Stopwatch
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
 from ..video.reading import read_video
@@ -106,7 +106,7 @@ def encode(checkpoint: Checkpoint, task: Task, candidate: Candidate | None = Non
     written, inputs = prepare_video(checkpoint.processor, video, model, batch_size=task.batch_size)
     prompt = written.prompt(checkpoint.processor, task.question)
     watch.ended("preprocess")
-    videos = generation.encode(model, inputs, settings, watch)
+    videos = generation.run_tower(model, inputs, settings, watch)
     seconds = watch.seconds()
     wall_seconds = time.perf_counter() - begin
     return Encoded(prompt, videos, seconds, wall_seconds, peak_memory(device) if peak_is_known else None)
@@ -139,12 +139,12 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
         watch.ended("compression")
     else:
         try:
-            features = compress(model, encoded.videos, settings, watch)
+            features = keep_tokens(model, encoded.videos, settings, watch)
         except ValueError as error:
             raise _refused(error) from error
         kept_share = len(features.video_compressions[0].indices) / features.video_compressions[0].num_tokens
     inputs = encoded.prompt.inputs(checkpoint.processor, model, features)
-    new = generate(
+    new = generate_answers(
         model,
         inputs,
         features,

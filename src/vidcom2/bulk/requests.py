@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 from ..checks import FAMILY_SETTINGS, check_settings, is_watched, whole_number
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import ALIKE, OptionError, brief, did_you_mean, reason_of, sentence
+from ..judging.options import choices_of
+from ..judging.questions import check_text, id_of, prompt_of, video_from
 from ..records.jsonl import json_object, numbered_lines
 from ..records.run_record import RequestStamp, stamp_of
-from .options import choices_of
-from .questions import check_text, id_of, prompt_of, video_from
 
 if TYPE_CHECKING:
     from ..video.reading import Video

@@ -9,15 +9,15 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
+from ..asking.frame_size import size_of_frames
+from ..asking.prepared_video import PreparedVideo
+from ..asking.prompting import check_template_arguments
+from ..asking.watched import Watched
 from ..checks import is_watched, path_of_watched
 from ..errors import OptionError, reason_of
 from ..video.reading import Video, read_video
 from .background import Background
-from .frame_size import size_of_frames
-from .prepared_video import PreparedVideo
-from .prompting import check_template_arguments
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest
-from .watched import Watched
 
 MOST_PROMPTS_OF_A_VIDEO = 64  # how many are prepared together
 

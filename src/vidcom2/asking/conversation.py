@@ -10,7 +10,7 @@ from transformers import DynamicCache
 from ..errors import OptionError
 from ..modeling.hosting.in_transformers import CACHE
 from .arguments import with_tokenizer
-from .generation import generate
+from .generation import generate_answers
 from .prompting import check_prompt, check_template_arguments
 from .watched import Watched
 
@@ -68,7 +68,7 @@ class Conversation:
         else:
             ids, features, cache = self._continued(self.ids, question), None, self.cache
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        new = generate(
+        new = generate_answers(
             model,
             inputs,
             features,

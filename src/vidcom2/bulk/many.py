@@ -7,12 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..errors import OptionError, brief
-from ..modeling.hosting.in_transformers import CACHE, FORMER_NAME
-from ..placement import Placement
-from ..presets import NUM_FRAMES
-from ..video.reading import Video
-from .arguments import (
+from ..asking.arguments import (
     DEMO_WARNING,
     OWN_ARGUMENTS,
     check_generate_arguments,
@@ -20,6 +15,11 @@ from .arguments import (
     checkpoint_of,
     pop_call_settings,
 )
+from ..errors import OptionError, brief
+from ..modeling.hosting.in_transformers import CACHE, FORMER_NAME
+from ..placement import Placement
+from ..presets import NUM_FRAMES
+from ..video.reading import Video
 from .many_in_transformers import TransformersEngine
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest, requests_in
 

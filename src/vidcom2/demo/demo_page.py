@@ -9,15 +9,15 @@ import gradio as gr
 import jinja2
 from gradio.data_classes import FileData
 
-from ..answering.candidates import way_in_words
+from ..asking.candidates import way_in_words
 from ..configuration.compression_settings import COMPRESSION_METHODS
 from ..errors import OptionError
 from ..toys import TOY, TOYS
 from .answerer import Answerer, EncodedClip
 from .controls import controls_of, is_read, overrides_of
-from .conversation import Turn, Turns, asked, problem_of
 from .live_page import build_live_page
 from .rendering import frames_html, problem_html, progress_html, turns_html
+from .turns import Turn, Turns, asked, problem_of
 
 CSS = Path(__file__).with_name("page.css")
 MOST_FRAMES = 64  # the end of the slider, unless the command asks for more

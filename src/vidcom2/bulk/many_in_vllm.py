@@ -15,6 +15,12 @@ import numpy as np
 import vllm
 from vllm.exceptions import VLLMClientError
 
+from ..asking.prompting import (
+    at_least_a_pair,
+    prepare_inputs,
+    prompt_text,
+    spacing_of_a_part,
+)
 from ..checkpoints import read_config_and_processor
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line, reason_of
@@ -23,12 +29,6 @@ from ..video.reading import Video
 from ..vllm_plugin.compat import REASONS, why_not
 from ..vllm_plugin.settings import check_engine_can_keep, check_model, has_mrope_positions
 from .engine import Engine, Prepared
-from .prompting import (
-    at_least_a_pair,
-    prepare_inputs,
-    prompt_text,
-    spacing_of_a_part,
-)
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest
 
 

@@ -65,7 +65,7 @@ class EncodedVideos:
     vision_settings: dict[str, Any]
 
     def on(self, device: torch.device | str) -> "EncodedVideos":
-        """What `compress` needs of them, on another device: their pixels are left out."""
+        """What `keep_tokens` needs of them, on another device: their pixels are left out."""
         layers = self.outputs.deepstack_features
         outputs = VidCom2VideoFeatures(
             pooler_output=tuple(each.to(device) for each in self.outputs.pooler_output),
@@ -100,7 +100,7 @@ class Batch:
 
 
 @torch.no_grad()
-def encode(
+def run_tower(
     model: "VidCom2GenerationMixin",
     inputs: Mapping[str, Any],
     settings: CompressionSettings,
@@ -126,7 +126,7 @@ def encode(
 
 
 @torch.no_grad()
-def compress(
+def keep_tokens(
     model: "VidCom2GenerationMixin",
     videos: EncodedVideos,
     settings: CompressionSettings,
@@ -195,7 +195,7 @@ class NumbersAlone(LogitsProcessor):
 
 
 @torch.no_grad()
-def generate(
+def generate_answers(
     model: "VidCom2GenerationMixin",
     prompts: Mapping[str, Any],
     features: VidCom2VideoFeatures | None,
@@ -208,8 +208,8 @@ def generate(
     Args:
         prompts: what `VideoPrompt.inputs` returns for these features: `input_ids` (B, L) and others, on the model's
             device. Only those of `OF_TEXTS` and `OF_VIDEOS` are read.
-        features: the features of their videos, as `compress` returns them. To keep all tokens, the `outputs` of
-            `encode`. None if a KV cache among the arguments holds the videos.
+        features: the features of their videos, as `keep_tokens` returns them. To keep all tokens, the `outputs` of
+            `run_tower`. None if a KV cache among the arguments holds the videos.
         positions: the setting `compression_positions`. The features reflect all other settings already.
         arguments: arguments of `generate`. It decodes greedily unless told `do_sample=True`.
 

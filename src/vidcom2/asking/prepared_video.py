@@ -126,8 +126,8 @@ class VideoPrompt:
         Where a frame keeps none, and the others too few, it has one for every token, and the model shortens it.
 
         Args:
-            features: the kept tokens of the video, or of B copies of it for B rows; or all tokens, as `encode` returns
-                them.
+            features: the kept tokens of the video, or of B copies of it for B rows; or all tokens, as
+                `run_tower` returns them.
             device: where the inputs go; by default, to the model's.
         """
         of, compressions = cast(Any, processor), features.video_compressions
@@ -165,7 +165,7 @@ def prepare_video(
         num_placeholders: how many the processor must write; None if any number is right.
 
     Returns:
-        The video for any number of questions. And the inputs with its pixels, for `encode`.
+        The video for any number of questions. And the inputs with its pixels, for `run_tower`.
 
     Raises:
         OptionError: if the processor changes more of the prompt than the part around the video, or writes another

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..evaluation.plot import COLORS, MARKERS, save_png
+from ..evaluation.accuracy_plot import COLORS, MARKERS, save_png
+from .bench_tables import method_name, rounds
 from .figures import ALL_TOKENS, fitted_exponent, of_setup
-from .tables import method_name, rounds
 
 Row = Mapping[str, Any]
 SHOWN_STAGES = ("read", "preprocess", "vision", "compression", "prompt", "prefill", "decode")

@@ -27,13 +27,13 @@ from ..checks import local_path
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import CheckpointError, OptionError, one_line, sentence
 from ..finding_checkpoints import resolve
+from ..judging.questions import id_of
 from ..placement import Placement
 from ..records.answer_parts import AnswerParts
 from ..records.fingerprints import certificate_of
 from ..records.jsonl import json_object
 from ..records.run_record import RequestStamp, RunOutput
 from .engine import Engine
-from .questions import id_of
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest, request_of
 from .start_engine import start_engine
 

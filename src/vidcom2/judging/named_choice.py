@@ -10,12 +10,13 @@ import unicodedata
 from collections.abc import Sequence
 from functools import partial
 
+from ..asking.thoughts import BEGINS_THOUGHT, ENDS_THOUGHT
+
 LETTERS = string.ascii_uppercase
 # Stripped from both ends of each word, except from the beginning of numbers such as -5, .5 and <5.
 PUNCTUATION = ".,;:!?\"'`()[]{}<>*_“”‘’«»…。，、！？；：【】「」"
 _OPENING = re.compile(rf"^[{re.escape(PUNCTUATION)}]*?(?=[<>]?=?[-+]?\.?\d|[^{re.escape(PUNCTUATION)}]|$)")
-# What encloses thoughts and final answers: tags, LaTeX and GLM's tokens.
-BEGINS_THOUGHT, ENDS_THOUGHT = re.compile(r"<think(?:ing)?>|<\|channel>"), re.compile(r"</think(?:ing)?>|<channel\|>")
+# What encloses final answers: tags, LaTeX and GLM's tokens.
 BOX = re.compile(r"""(?isx)\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)(?:\}|$)
     |<(?:answer|\|begin_of_box\|)>(.*?)(?:</answer>|<\|end_of_box\|>|$)""")
 LATEX = re.compile(r"\\[A-Za-z]+\s*\{([^{}]*)\}")  # \text{B}

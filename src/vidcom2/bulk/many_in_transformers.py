@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 from transformers import BatchFeature
 
+from ..asking.arguments import with_tokenizer
+from ..asking.generation import check_encoded_alike, generate_answers, joined, keep_tokens, run_tower
+from ..asking.prepared_video import VideoPrompt, num_video_tokens, prepare_video
+from ..asking.prompting import padded, texts_of, video_arguments
+from ..asking.watched import Watched, check_kept, load_watched_file
+from ..asking.watched_file import read_header
+from ..asking.watched_model import encoder_identity
 from ..checkpoints import Checkpoint
 from ..checks import is_watched
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import is_out_of_memory, reason_of
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..video.reading import Video
-from .arguments import with_tokenizer
 from .engine import Engine, Prepared
-from .generation import check_encoded_alike, compress, encode, generate, joined
-from .prepared_video import VideoPrompt, num_video_tokens, prepare_video
-from .prompting import padded, texts_of, video_arguments
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest
-from .watched import Watched, check_kept, load_watched_file
-from .watched_file import read_header
-from .watched_model import encoder_identity
 
 HELD_BATCHES = 4  # how many are encoded before one is answered, so that a batch has prompts of similar length
 
@@ -157,13 +157,13 @@ class TransformersEngine(Engine):
                 ]
                 return of_each, refused
             on_device = BatchFeature(group.video).to(self.model.device)
-            video = encode(self.model, on_device, self.model.config.compression_settings())
+            video = run_tower(self.model, on_device, self.model.config.compression_settings())
             for request, prompt in group.prompts:
                 settings = self._settings(request)
                 key = tuple(settings.as_dict().items())
                 if key not in kept:
                     try:
-                        kept[key] = compress(self.model, video, settings)
+                        kept[key] = keep_tokens(self.model, video, settings)
                     except Exception as error:  # such as a ratio too low for the method
                         if is_out_of_memory(error):
                             raise
@@ -237,7 +237,7 @@ class TransformersEngine(Engine):
         inputs = BatchFeature(padded([each.inputs for each in batch], self.processor.tokenizer)).to(self.model.device)
         features = joined([each.features for each in batch])
         arguments = {"max_new_tokens": max_new_tokens, **self.arguments}
-        new = generate(self.model, inputs, features, positions, **arguments).cpu()
+        new = generate_answers(self.model, inputs, features, positions, **arguments).cpu()
         return [self._answer(prompt, row[: self._length(row)]) for prompt, row in zip(batch, new, strict=True)]
 
     def _length(self, new: Tensor) -> int:

@@ -17,7 +17,7 @@ from ..modeling.methods.compression import VideoCompression
 from ..modeling.prompt.prompt_compression import positions_made_for
 from ..video.reading import Video
 from .candidates import BASELINE, changed_settings, way_in_words
-from .generation import EncodedVideos, compress, encode, generate
+from .generation import EncodedVideos, generate_answers, keep_tokens, run_tower
 from .prepared_video import VideoPrompt, num_video_tokens, prepare_video
 from .prompting import scored_frames, texts_of
 from .stopwatch import Stopwatch
@@ -151,7 +151,7 @@ def run(
     if baseline:
         compared.append(BASELINE)
     with steady_threads(model):
-        kept = compress(model, encode(model, inputs, settings), settings)
+        kept = keep_tokens(model, run_tower(model, inputs, settings), settings)
         compression = kept.video_compressions[0]
         if other_method is not None:
             compared.append(_with_as_many_tokens(other_method, compression))
@@ -231,10 +231,10 @@ def timed_answer(
     """
     watch = Stopwatch(model)
     if not isinstance(videos, EncodedVideos):
-        videos = encode(model, videos, settings, hook=watch)
-    features = compress(model, videos, settings, watch)
+        videos = run_tower(model, videos, settings, hook=watch)
+    features = keep_tokens(model, videos, settings, watch)
     inputs = prompt.inputs(processor, model, features)
-    new = generate(model, inputs, features, settings.compression_positions, hook=watch, **arguments)
+    new = generate_answers(model, inputs, features, settings.compression_positions, hook=watch, **arguments)
     seconds = watch.seconds()
     return TimedAnswer(
         prompt_tokens=watch.calls[0].tokens,

@@ -21,7 +21,7 @@ from .answer import Answer
 from .arguments import check_generate_arguments, pop_call_settings, with_tokenizer
 from .candidates import changed_settings, in_words
 from .chats import Chat, Message, Prompt, is_single, prompts_of
-from .generation import compress, encode, generate
+from .generation import generate_answers, keep_tokens, run_tower
 from .prepared_video import PreparedVideo, common_length, num_video_tokens, prepare_video
 from .prompting import check_template_arguments, texts_of
 from .watched_file import read_watched, write_watched
@@ -182,8 +182,7 @@ class Watched:
     def begin(
         self, prompt: Prompt, template_arguments: Mapping[str, Any] | None, arguments: Mapping[str, Any]
     ) -> tuple[dict[str, Any], VidCom2VideoFeatures | None, dict[str, Any]]:
-        """Return what `generation.generate` takes for a question: the inputs, the features of the video, and the
-        arguments.
+        """Return what `generate_answers` takes for a question: inputs, the features of the video, and arguments.
 
         Where the prompt and the arguments can continue the KV cache, a copy of it is among the arguments, and the
         features are None.
@@ -204,7 +203,7 @@ class Watched:
     def _answer(self, prompt: Prompt, arguments: dict[str, Any], template_arguments: Mapping | None) -> Answer:
         model, processor = self.checkpoint.model, self.checkpoint.processor
         inputs, features, arguments = self.begin(prompt, template_arguments, arguments)
-        new = generate(model, inputs, features, self.settings.compression_positions, **arguments)[0]
+        new = generate_answers(model, inputs, features, self.settings.compression_positions, **arguments)[0]
         text_tokens, video_tokens = int(texts_of(model, inputs["input_ids"]).sum()), len(self.features.pooler_output[0])
         full_video_tokens = num_video_tokens(self.features)
         return Answer(
@@ -271,7 +270,7 @@ def watch_frames(checkpoint: Checkpoint, video: Video, settings: Mapping[str, An
     model = checkpoint.model
     of_call = model.config.compression_settings(**settings)
     prepared, inputs = prepare_video(checkpoint.processor, video, model)
-    features = compress(model, encode(model, inputs, of_call), of_call)
+    features = keep_tokens(model, run_tower(model, inputs, of_call), of_call)
     return Watched(checkpoint, prepared, features, of_call, video, source, video.lost)
 
 

@@ -9,7 +9,7 @@ import jinja2
 import numpy as np
 from PIL import Image
 
-from ..answering.candidates import way_in_words
+from ..asking.candidates import way_in_words
 from .drawing_file import DRAWN_BY
 from .explanation import Explanation
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..answering.comparison import Measured
+from ..asking.comparison import Measured
 from ..errors import BUG, reason_of
 from .answerer import SIDES, Answerer, EncodedClip, Side
 

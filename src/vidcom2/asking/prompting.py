@@ -18,7 +18,7 @@ from ..modeling.methods.compression import VideoCompression
 from ..processors import of_whole_prompts
 from ..video.reading import Video
 from .chats import Prompt, chat_about
-from .named_choice import BEGINS_THOUGHT, ENDS_THOUGHT
+from .thoughts import begun_thought
 
 # MiniCPM-V's processor would cut large frames into slices.
 NO_SLICES = {"videos_kwargs": {"max_slice_nums": 1}}
@@ -110,13 +110,6 @@ def prompt_text(processor: ProcessorMixin, prompt: Prompt, template_arguments: M
         raise OptionError(f"the model's chat template does not take the question{given}: {reason}") from error
     check_prompt(processor, text.replace(cast(Any, processor).video_token, "", 1))  # whatever part of a chat wrote it
     return text
-
-
-def begun_thought(prompt: str) -> str:
-    """Return the mark of a thought that a prompt begins on its last line, for the model to go on with; "" without."""
-    line = prompt.rstrip().rpartition("\n")[2]
-    found = BEGINS_THOUGHT.search(ENDS_THOUGHT.split(line)[-1])
-    return found[0] if found else ""
 
 
 def thinks_aloud(processor: ProcessorMixin, template_arguments: Mapping[str, Any]) -> bool:

@@ -1,1 +1,0 @@
-"""Answering questions about videos."""

@@ -1,0 +1,1 @@
+"""Many questions about many videos: requests, and the engines that answer them."""

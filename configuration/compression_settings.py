@@ -22,7 +22,7 @@ Row = TypeVar("Row", bound="Method")
 # How many tokens K of a video a method keeps: of T frames with M tokens each, at a retention ratio R.
 Count = Callable[[int, int, float], int]
 
-# Settings that only some methods of a kind read. All others are for every method to read.
+# Settings that only some methods of a kind read. Every method reads the rest.
 OF_SOME_COMPRESSION_METHODS = (
     "compression_scoring",
     "compression_rounding",

@@ -12,7 +12,6 @@ from ..checks import check_settings
 from ..configuration.compression_settings import TABLES
 from ..demo.serving import check_gradio
 from ..errors import OptionError, did_you_mean, option_name
-from ..finding_checkpoints import check_hub_id
 
 DEFAULT_HARDWARE = "zero-a10g"
 
@@ -122,8 +121,6 @@ class PublishOptions:
             )
         elif self.base is None or self.repo is None:
             raise OptionError("pass `--base` and `--repo` for a model repo, or `--space` and `--model` for a Space.")
-        if self.base is not None and not Path(self.base).exists():
-            check_hub_id(self.base)
         if self.target.count("/") != 1:
             raise OptionError(
                 f"the repo is {self.target!r}, but its name must include a user or organisation: `org/name`."

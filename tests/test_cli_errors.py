@@ -404,7 +404,7 @@ def test_a_full_disk_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tm
 def test_running_out_of_memory_is_reported_in_one_line_with_remedies(
     allocate: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vidcom2.asking.comparison.prepare_inputs", lambda *_, **__: allocate())
+    monkeypatch.setattr("vidcom2.asking.comparison.prepare_video", lambda *_, **__: allocate())
     error = mistake("run", *FAST)
     assert error.startswith("Error: out of memory")
     for remedy in ("--num-frames", "--no-baseline", "--dtype bfloat16", "--device-map auto"):
@@ -422,7 +422,7 @@ BUGS = {
 def test_a_bug_in_vidcom2_shows_its_traceback_and_how_to_report_it(
     bug: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vidcom2.asking.comparison.prepare_inputs", lambda *_, **__: bug())
+    monkeypatch.setattr("vidcom2.asking.comparison.prepare_video", lambda *_, **__: bug())
     code, shown, error = vidcom2("run", *FAST)
     assert code == 1 and not shown
     assert "Traceback (most recent call last)" in error and "in run_command" in error
@@ -489,7 +489,10 @@ def test_the_revision_that_was_asked_for_is_loaded(hub: LoopbackHub, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["nosuch", "my model"])
-def test_verify_does_not_look_up_a_mistyped_folder_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", [["verify"], ["publish", "--repo", "org/x", "--base"]])
+def test_a_mistyped_folder_is_not_looked_up_on_the_hub(
+    command: list[str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi.__init__", lambda *args, **kwargs: pytest.fail("the Hub was asked"))
-    code, _, error = vidcom2("verify", name)
+    code, _, error = vidcom2(*command, name)
     assert code == 2 and f"cannot load the model {name!r}: there is no such folder" in " ".join(error.split())

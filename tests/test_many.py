@@ -229,7 +229,7 @@ def test_a_request_that_does_not_fit_gets_an_error(checkpoint: Checkpoint, monke
     def small_tower(pixel_values_videos: Any, **kwargs: Any) -> Any:
         if pixel_values_videos.shape[1] == 6:
             raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
-        return encode(pixel_values_videos, **kwargs)
+        return encode(pixel_values_videos=pixel_values_videos, **kwargs)
 
     longest = max(each.prompt_tokens for each in answers(checkpoint, requests).values())
     monkeypatch.setattr(checkpoint.model, "generate", small)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub.utils import enable_progress_bars
 
 import vidcom2
 from vidcom2.toys import TOY
@@ -99,6 +100,7 @@ def test_a_bar_shows_how_far_a_long_video_is_read_on_a_terminal_unless_it_is_tol
     toy: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr("vidcom2.asking.ask.SECONDS_UNSEEN", 0.0)
+    enable_progress_bars()  # which another test may have switched off
     for is_terminal, options, is_shown in ((True, {}, True), (True, {"progress": False}, False), (False, {}, False)):
         monkeypatch.setattr("sys.stderr.isatty", lambda found=is_terminal: found)
         vidcom2.watch(TOY.clips[0].path, toy[0], processor=toy[1], num_frames=4, **options)

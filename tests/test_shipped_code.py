@@ -104,8 +104,8 @@ def test_a_familys_settings_equal_those_of_its_config(case: ModelCase) -> None:
 # -- harmless ---------------------------------------------------------------------------------------------------------
 
 IMPORTED = {
-    *("torch", "transformers", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "inspect"),
-    *("itertools", "math", "numbers", "re", "types", "typing", "weakref"),
+    *("torch", "transformers", "collections", "contextlib", "copy", "dataclasses", "difflib", "enum", "functools"),
+    *("inspect", "itertools", "math", "numbers", "re", "types", "typing", "weakref"),
 }
 HARMLESS = {"os": {"PathLike", "fspath"}, "os.path": {"basename", "isfile", "join"}}  # these open nothing
 # Names through which Python code reaches files, the network, other programs, or code that nobody can read beforehand.

@@ -338,7 +338,7 @@ def test_prefix_tuning_gets_the_gradients_of_the_prompt_compressed_by_hand(famil
         return peft.get_peft_model(copy.deepcopy(model).train(), config)
 
     if family.case.mrope:  # the stock class raises an IndexError
-        with pytest.raises(ValueError, match="it is not known where their positions end: another model filled it"):
+        with pytest.raises(ValueError, match=r"not known where their positions end.*: another model filled it"):
             tuned(family.model)(**inputs, labels=labels)
         return
     embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)

@@ -66,7 +66,5 @@ def test_an_answer_may_be_cropped_from_a_static_cache(family: Family) -> None:
     again = run(family.model, {"input_ids": ids}, **{CACHE: copy.deepcopy(cache)})
     assert torch.equal(again, run(family.model, {"input_ids": ids} | family.videos_of(inputs)))
     cache.crop(-5)
-    with pytest.raises(
-        ValueError, match=r"cropped to \d+ tokens, into a prompt of \d+ tokens that the model shortened to \d+"
-    ):
+    with pytest.raises(ValueError, match=r"cropped to \d+ tokens, into a prompt .* which the model shortened"):
         run(family.model, {"input_ids": ids}, **{CACHE: cache})

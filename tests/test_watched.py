@@ -196,7 +196,7 @@ def test_what_cannot_be_the_same_video_is_refused(family: Family, video: vidcom2
     assert load(family, path).source == watched.source
     with pytest.raises(ValueError, match="`compression_newlines` is 'all'"):
         load(family, path, compression_newlines="all")
-    with pytest.raises(OptionError, match="is a folder"):
+    with pytest.raises(OptionError, match="is no watched video, whose name ends in"):
         load(family, tmp_path)
     with pytest.raises(OptionError, match="no file"):
         load(family, tmp_path / "none.watched")

@@ -25,7 +25,7 @@ VIDEO_ARGUMENTS = ("pixel_values_videos", "num_frames")
 
 
 class FramesAndImages(BaseModelOutputWithPooling):
-    """Features of images, among them frames of which no token is dropped."""
+    """Features of images, and of frames that keep all their tokens."""
 
 
 class VideosAsImages(ParentModel):

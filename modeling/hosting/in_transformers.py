@@ -1,5 +1,5 @@
 """Where this project's classes meet Transformers: its names, its tables of classes, the arguments of its calls, and
-what it infers from positions and masks. Nothing of Transformers is changed."""
+what it infers from positions and masks. Transformers itself is not patched."""
 
 import dataclasses
 import functools
@@ -375,9 +375,9 @@ def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, An
 
     - Without a KV cache and a mask, masks are made from the positions, and no token attends to what stands before a
       gap. A mask of ones takes precedence.
-    - For a single row that is not masked, FlashAttention gets the lengths of packed prompts. Behind a gap it would be
-      told of as many keys as queries, and read none of the cached ones. The real lengths take precedence, or, with
-      linear attention, the order of the tokens in front of their positions.
+    - For a single row that is not masked, FlashAttention gets the lengths of packed prompts. After a gap,
+      Transformers would tell it that there are as many keys as queries, and the cached keys would be ignored. The
+      real lengths take precedence, or, with linear attention, the order of the tokens in front of their positions.
     - Without a mask, FlashAttention would also read the empty places of a static cache. `generate` of Transformers 5.23
       keeps the mask for that, but that of 5.19 does not. A mask of ones is added, over what the cache holds.
 

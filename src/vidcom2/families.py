@@ -50,7 +50,7 @@ class Family:
         part_of: the `model_type` of checkpoints that hold such a model and others; None if there are none.
         since: the first Transformers that has the classes which ours extend.
         numbers_tokens: whether positions are the order of the tokens, although the language model takes (t, h, w).
-        spreads_times: whether vLLM takes the frames of every video for spread over all of it.
+        spreads_times: whether vLLM assumes that frames are spread evenly over the whole video.
         stages: whether vLLM can run its decoder layers in pipeline stages.
     """
 

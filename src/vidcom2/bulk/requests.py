@@ -30,7 +30,7 @@ VIDEO_SUFFIXES = (
 )
 TEMPLATE = "chat_template_kwargs"
 OF_TEMPLATES = ("enable_thinking", "add_generation_prompt", "continue_final_message")
-NAMES = ("num_frames", "max_new_tokens", TEMPLATE, *SETTING_NAMES)  # which nobody else uses for a key of his own
+NAMES = ("num_frames", "max_new_tokens", TEMPLATE, *SETTING_NAMES)  # names that a user's own keys must not take
 OF_THE_MODEL = (*FAMILY_SETTINGS, "spatial_pool_mode")  # settings that a single call cannot change
 
 

@@ -100,6 +100,8 @@ def load_with_video(
     from ..video.reading import read_video
 
     loaded, size = None, None
+    if not err.is_terminal:  # where a spinner would say so
+        err.print(f"Loading {model or 'the toy'} ...", highlight=False, markup=False, soft_wrap=True)
     if scale_while_reading:
         from ..asking.frame_size import size_of_frames
 

@@ -29,6 +29,8 @@ def publish_command(options: PublishOptions) -> None:
     """
     with one_line_errors():
         options.check()
+        if options.base is not None and "/" not in options.base and not Path(options.base).exists():
+            check_hub_id(options.base)
         with status("Importing Transformers ..."):
             from huggingface_hub import HfApi
 

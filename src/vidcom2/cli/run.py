@@ -10,7 +10,6 @@ from ..toys import shown_with, toy_of
 from .comparison_table import as_json, print_answer, print_comparison
 from .console import (
     check_not_given,
-    err,
     one_line_errors,
     progress_bar,
     status,
@@ -64,8 +63,6 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
         if options.against is not None:
             check_settings({"compression_method": options.against}, typed={"compression_method": "--against"})
         of_template = template_arguments(options.chat_template_kwargs)
-        if not err.is_terminal:  # where a spinner would say so
-            err.print(f"Loading {options.model or 'the toy'} ...", highlight=False, markup=False, soft_wrap=True)
         if is_watched(options.video):
             watched = watched_video(
                 context, options.model, options.video, options.num_frames, options.placement, options.settings

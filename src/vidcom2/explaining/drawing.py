@@ -140,7 +140,7 @@ def _header(explanation: Explanation, width: float, is_long: bool) -> tuple[list
     """Return the lines of the title and of the notes under it, each short enough for the figure."""
     notes = [explanation.subtitle]
     if explanation.frame_uniqueness is not None and len(explanation.frames) > 1:
-        notes.append("bars of uniqueness start a little below the least unique frame")
+        notes.append("bars of u start just below the lowest")
     if explanation.computed is not None:
         notes.append("what the tower computed is in colour with orange outlines, what it left out is grey")
     if is_long:

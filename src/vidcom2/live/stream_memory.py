@@ -1,4 +1,4 @@
-"""What is remembered of a stream: at most so many tokens, among which those of each new frame must find room.
+"""The memory of a stream: a fixed number of tokens, in which each new frame must find room.
 
 A memory method decides which tokens stay. It sees the tokens that were kept until now and those of the new frame, and
 never those that were dropped or are still to come.
@@ -187,9 +187,9 @@ LEAST_VARIETY = 1e-3
 def coverage(stream: StreamTokens, number: int) -> Tensor:
     """Leave no part of the stream far from a kept token: `compression_method="coverage"` for a video without end.
 
-    Again and again, take the two kept tokens that are nearest to each other, in what they show and in time, and drop
-    the one of them that the rest stands for better. The distance is that of `method_coverage.py`, with the length of
-    the stream until now.
+    Again and again, find the two kept tokens that are nearest to each other, in what they show and in time, and drop
+    the one whose content the other tokens cover better. The distance is that of `method_coverage.py`, with the
+    length of the stream until now.
     """
     variety = (1 - stream.mean_direction.square().sum()).clamp(min=LEAST_VARIETY)
     times = stream.frames.double() / stream.num_frames

@@ -27,7 +27,7 @@ def versions_of_answers() -> dict[str, str]:
 
 
 class RequestStamp(NamedTuple):
-    """What an answer is to: a digest of the request as it was given, and the `video_stamp` of its file."""
+    """Identifies the request that was answered: a digest of it as it was given, and the `video_stamp` of its file."""
 
     given: str
     video_file: str | None

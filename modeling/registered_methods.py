@@ -9,6 +9,7 @@ from pathlib import Path
 from ..configuration.compression_settings import TABLES as METHODS
 
 for setting, prefix in (("compression_method", "method_"), ("vision_method", "vision_")):
-    for file in sorted(Path(__file__).parent.glob(f"*/{prefix}*.py")):
+    files = Path(__file__).parent.glob(f"*/{prefix}*.py")
+    for file in sorted(files, key=lambda file: (file.stem != "method_vidcom2", file.stem)):  # the paper's own first
         module = f"{__package__}.{file.parent.name}.{file.stem}"
         METHODS[setting].files[file.stem.removeprefix(prefix)] = partial(import_module, module)

@@ -316,7 +316,8 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
         if field.name in without:
             continue
         accepted = field.metadata["accepted"]
-        text = f"{accepted().partition(' (')[0] if callable(accepted) else accepted}."  # without what errors explain
+        accepted = str(accepted()).partition(" (")[0] if callable(accepted) else accepted  # without what errors explain
+        text = f"{accepted}."
         if "none" in field.metadata:
             text = f"{text.partition(') or ')[2]} 1000000000, which no video has, means {field.metadata['none']}."
         default = f"the checkpoint's, or {field.metadata['none'] if field.default is None else field.default}"

@@ -100,7 +100,7 @@ class VidCom2LlavaForVllm(CompressedVideosModel, TransformersMultiModalForCausal
 
     def kept_of_video(self, settings: CompressionSettings, pixel_values_videos: Any, **kwargs: Any) -> Tensor:
         """Return the features of the kept tokens and of the newlines, in their order."""
-        outputs, (video,) = self.model.encode_videos(pixel_values_videos[0][None], settings=settings)
+        outputs, (video,) = self.model.encode_videos(settings, pixel_values_videos=pixel_values_videos[0][None])
         compression = self.compression_of(video.tokens, video.grid, settings, video.layout)
         return compression.kept_among(outputs.pooler_output[0])
 

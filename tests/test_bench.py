@@ -33,7 +33,7 @@ from vidcom2.measuring import bench as bench_module
 from vidcom2.measuring.asking_again import ask_again, table_of_asking_again
 from vidcom2.measuring.bench import OUT_OF_MEMORY, Series, bench, order
 from vidcom2.measuring.bench_plot import draw_all
-from vidcom2.measuring.bench_tables import efficiency_table, stage_table
+from vidcom2.measuring.bench_tables import ceilings, efficiency_table, stage_table
 from vidcom2.measuring.figures import figures, fitted_exponent
 from vidcom2.measuring.models import config_and_processor, num_parameters, random_checkpoint
 from vidcom2.measuring.results import new_file, read_results, write_results
@@ -429,6 +429,14 @@ def test_figures_are_sums_and_savings_as_in_the_paper() -> None:
     assert ours["saved_over_random"]["model_generation"] == pytest.approx(-0.5 / 12)
     assert by_chance["saved_over_random"] is None
     assert ours["samples_per_second"] == pytest.approx(2 / ours["seconds"]["end_to_end"])
+
+
+def test_the_share_of_a_part_bounds_what_saving_in_it_can_give() -> None:
+    found = ceilings(figures([*made_up(), series("all tokens", turn(1.0), ratio=1.0, frames=2)]))
+    assert found is not None  # 12 of 16 seconds of the larger video, and 1 of 16
+    assert "language model takes 75% of the time, and the vision tower 6%" in found
+    assert "at most 4× as fast" in found and "at most 1.07×" in found and "both at most 5.33×" in found
+    assert ceilings(figures(made_up()[1:])) is None
 
 
 def test_figures_compare_only_the_same_setup_and_ratio_and_need_a_run_on_all_tokens() -> None:

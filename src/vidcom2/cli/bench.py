@@ -21,7 +21,7 @@ from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NA
 from ..errors import OptionError, option_name, written_to
 from ..finding_checkpoints import Resolved, resolve
 from ..measuring.asking_again import table_of_asking_again
-from ..measuring.bench_tables import failures, notes, terminal_tables
+from ..measuring.bench_tables import ceilings, failures, notes, terminal_tables
 from ..measuring.figures import of_setup
 from ..measuring.results import new_file, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
@@ -468,6 +468,8 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
         if not content["complete"]:
             print_line("[yellow]Stopped early:[/] some contenders had fewer turns than were asked for.")
         out.print(notes(shown, rows), highlight=False, style="dim")
+        if bound := ceilings(rows):
+            out.print(bound, highlight=False)
         print_line(escape(f"In {path.parent}: {', '.join(each.name for each in (path, *plots))}"))
         print_verdict(verdict_of_bench(rows))
     if as_json:

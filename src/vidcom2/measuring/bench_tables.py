@@ -101,6 +101,25 @@ def notes(tables: Sequence[Sequence[Sequence[str]]], rows: Sequence[Row]) -> str
     return " ".join([f"Times are medians of {rounds(rows)}.", *found])
 
 
+def ceilings(rows: Sequence[Row]) -> str | None:
+    """Say how much faster the whole can become by saving in one part, from the shares of the largest video with all
+    tokens; None if that was not measured. Without a part that takes the share s, the whole takes 1 - s."""
+    measured = [row for row in rows if row["method"] == ALL_TOKENS and row["seconds"]]
+    if not measured:
+        return None
+    spent = max(measured, key=lambda row: row["num_frames"] * row["batch_size"])["seconds"]
+    llm, tower = (spent[name] / spent["end_to_end"] for name in ("llm_generation", "vision"))
+
+    def at_most(share: float) -> str:
+        return f"{1 / max(1 - share, 1e-9):.3g}×"
+
+    return (
+        f"With all tokens the language model takes {llm:.0%} of the time, and the vision tower {tower:.0%}. So "
+        f"dropping video tokens makes the whole at most {at_most(llm)} as fast, leaving patches out of the tower "
+        f"(--vision-method) at most {at_most(tower)}, and both at most {at_most(llm + tower)}."
+    )
+
+
 def rounds(rows: Sequence[Row]) -> str:
     """Return how many rounds the medians of rows are of, such as "5 rounds"."""
     numbers = {len(row["turns"]) for row in rows if row["turns"]} or {0}

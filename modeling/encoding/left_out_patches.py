@@ -6,7 +6,7 @@ A group is the smallest unit that can be left out: a patch in LLaVA's towers, an
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +18,17 @@ from transformers.vision_utils import (
 
 from ...configuration.compression_settings import CompressionSettings
 from .video_features import ParentFeatures, Run
-from .vision_skip_repeated import ChangedGroups
 from .whole_frame_attention import KeysAndValues, WholeFrames
+
+if TYPE_CHECKING:
+    from .vision_skip_repeated import ChangedGroups
 
 WHOLE_TOWER_ARGUMENTS = ("output_hidden_states", "output_attentions", "interpolate_pos_encoding")
 WHOLE_FROM = 0.9  # A frame in which this share of the groups changed is computed whole: the rest would save little.
 
 
 def partial_encoding(
-    changed: ChangedGroups, model: Any, settings: CompressionSettings, arguments: Mapping[str, Any]
+    changed: "ChangedGroups", model: Any, settings: CompressionSettings, arguments: Mapping[str, Any]
 ) -> "PartialFrames | PartialBlocks | None":
     """Return an object that runs the tower on the groups of patches that changed; None if all of them did.
 
@@ -52,7 +54,7 @@ def partial_encoding(
 
 @torch.no_grad()
 def groups_to_compute(
-    frames: Tensor, changed: ChangedGroups, settings: CompressionSettings, units: Tensor | None = None
+    frames: Tensor, changed: "ChangedGroups", settings: CompressionSettings, units: Tensor | None = None
 ) -> Tensor:
     """Decide which groups of a video's frames the tower computes.
 

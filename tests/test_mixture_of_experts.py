@@ -42,7 +42,7 @@ def balance(layers: list[Tensor], num_experts: int, chosen: int) -> float:
 
 @torch.no_grad()
 def test_the_balancing_loss_is_computed_over_the_compressed_prompts_tokens(experts: Family) -> None:
-    """That holds in a padded batch, with the loss and without. Another library's head would balance other tokens."""
+    """That holds in a padded batch, with the loss and without, and in another library's head."""
     both, alone = batch_of_two(experts)
     labels, text = labels_of(experts, both), experts.model.config.text_config
     layers: list[list[Tensor]] = []
@@ -63,8 +63,11 @@ def test_the_balancing_loss_is_computed_over_the_compressed_prompts_tokens(exper
     torch.testing.assert_close(balanced.loss, plain.loss + text.router_aux_loss_coef * out.aux_loss)
     torch.testing.assert_close(balanced.logits, plain.logits)
 
-    with pytest.raises(ValueError, match="call the model with its head, which balances"):
-        experts.model.model(**both, output_router_logits=True)
+    inner = experts.model.model(**both, output_router_logits=True)
+    assert [len(layer) for layer in inner.router_logits] == [both["input_ids"].numel()] * len(layers)
+    attended = both["attention_mask"].flatten().bool()
+    elsewhere = balance([layer[attended] for layer in inner.router_logits], num_experts, text.num_experts_per_tok)
+    assert elsewhere == pytest.approx(expected, rel=0.02)
 
 
 def test_without_video_the_balancing_loss_equals_the_parents(experts: Family) -> None:

@@ -32,7 +32,7 @@ from ..hosting.in_transformers import (
 from ..methods.compression import VideoCompression
 from .conversation_cache import Conversation, positions_by_order, using
 from .prompt_layout import Layout, with_budgets, without_dropped
-from .refusals import OF_STOCK_PROMPTS, USE_OURS, refuse
+from .refusals import OF_STOCK_PROMPTS, refuse
 
 logger = logging.get_logger(__name__)
 MARK, TEXT, IMAGE, VIDEO, SOUND = range(-1, 4)  # What a token stands for. A mark is text that tells what others are.
@@ -189,8 +189,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Run the parent's `forward` on the tokens that stay.
 
         Hidden states have a row for each token of the caller's. In a prompt of a stock processor, a dropped token gets
-        the row of the last token kept before it, from which the model predicts what follows. `attentions` and
-        `router_logits` cover the tokens that ran.
+        the row of the last token kept before it, from which the model predicts what follows. `attentions` cover the
+        tokens that ran. `router_logits` of a mixture of experts have a row for each token of the caller's, too, since
+        TRL's heads balance experts by them and the caller's mask.
 
         Args:
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
@@ -203,7 +204,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         if only_features is not None:
             return self._only_features(only_features, inputs)
-        call = self.prepared(inputs)
+        call, mask = self.prepared(inputs), inputs.get("attention_mask")
         with using(call.inputs.get(CACHE)):
             inputs = with_prompt_extent(self._with_features_for_parent(call.inputs), self.config.get_text_config())
             outputs: Any = super().forward(**inputs, return_dict=True)
@@ -211,11 +212,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if call.layout is not None:
             outputs.last_hidden_state = call.layout.of_caller(outputs.last_hidden_state)
             outputs.hidden_states = rows_of_layers(outputs.hidden_states, call.layout)
-            if outputs.get("router_logits") is not None and call.layout.lengths is None:
-                raise ValueError(
-                    "`output_router_logits` asks the model without its head for a row for each token of a prompt that "
-                    f"it shortens. {USE_OURS}, or call the model with its head, which balances the experts itself."
-                )
+            if outputs.get("router_logits") is not None:
+                outputs.router_logits = tuple(call.layout.spread(each, mask) for each in outputs.router_logits)
         return outputs
 
     def _only_features(self, which: str, inputs: dict[str, Any]) -> Any:

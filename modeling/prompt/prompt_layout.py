@@ -47,6 +47,19 @@ class Layout:
         places = torch.arange(self.rows.shape[1], device=self.order.device)
         return self.lengths is not None and bool((self.order == places).all())
 
+    def spread(self, rows: Tensor, mask: Tensor | None) -> Tensor:
+        """Return rows (B·L, ...) for the caller's tokens of rows (B·L', ...). Every row of a prompt is repeated equally
+        often, give or take one, so that a masked loss weights all rows alike.
+
+        Args:
+            mask: the caller's mask, which ends with these tokens; None hides none.
+        """
+        (num_rows, num_run), num_new = self.order.shape, self.rows.shape[1]
+        attended = torch.ones_like(self.rows) if mask is None else mask[:, -num_new:].to(self.rows)
+        ranks, kept = attended.cumsum(dim=1) - 1, (self.order >= 0).sum(dim=1, keepdim=True)
+        places = ranks.clamp(min=0) * kept // attended.sum(dim=1, keepdim=True).clamp(min=1) + num_run - kept
+        return _gathered(rows.view(num_rows, num_run, -1), places.to(rows.device)).flatten(0, 1)
+
     def in_full(self, values: Tensor, of_dropped: int) -> Tensor:
         """Return ids or a mask (B, L) of the caller's prompts for the full prompts (B, F), with 0 at padding.
 

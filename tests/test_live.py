@@ -241,8 +241,8 @@ def test_frames_of_two_threads_come_one_after_the_other(
             threads[0].join(0.5)  # without a lock it is through by then
         return encode(*args)
 
-    encode = live_video.encode
-    monkeypatch.setattr(live_video, "encode", slowly)
+    encode = live_video.run_tower
+    monkeypatch.setattr(live_video, "run_tower", slowly)
     live.add(frames[1], 0.5)
     threads[0].join()
     live.add(frames[3], 1.5)

@@ -62,7 +62,7 @@ def test_a_space_is_published_in_one_commit_with_all_that_it_needs(
     assert [commit.title for commit in hub.repos[ON_HUB].commits.values()] == ["initial commit", "Publish with vidcom2"]
     files = set(hub.files(ON_HUB)) - {".gitattributes"}
     assert {"app.py", "requirements.txt", "README.md", "vidcom2/LICENSE-vidcom2", "vidcom2/__init__.py"} <= files
-    assert {"vidcom2/modeling/methods/compression.py", "vidcom2/demo/demo_page.css", "vidcom2/py.typed"} <= files
+    assert {"vidcom2/modeling/methods/compression.py", "vidcom2/demo/page.css", "vidcom2/py.typed"} <= files
     assert not [path for path in files if "__pycache__" in path]
     assert 'serve_space("org/toy-vidcom2", revision="main")' in hub.read(ON_HUB, "app.py").decode()
     needs = hub.read(ON_HUB, "requirements.txt").decode().splitlines()

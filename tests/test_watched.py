@@ -361,7 +361,7 @@ def test_requests_about_a_watched_video_share_batches_with_others(
     of, encode = many_in_transformers.TransformersEngine, many_in_transformers.run_tower
     generated = of._generated
     monkeypatch.setattr(of, "_generated", lambda *given: batches.append(given[1]) or generated(*given))
-    monkeypatch.setattr(many_in_transformers, "encode", lambda *given: encoded.append(given) or encode(*given))
+    monkeypatch.setattr(many_in_transformers, "run_tower", lambda *given: encoded.append(given) or encode(*given))
     requests: list[dict[str, Any]] = [
         {"video": str(path), "prompt": "Who?"},
         {"video": str(path), "prompt": "Who?", "retention_ratio": 0.25},

@@ -179,9 +179,8 @@ def test_settings_that_the_engine_cannot_honour_stop_it_at_the_start(
 def test_flags_that_contradict_the_repo_or_each_other_are_refused(llava: Served, qwen: Served) -> None:
     two_ratios = refusal(llava, hf_overrides={"retention_ratio": 0.3}, video_pruning_rate=0.5)
     assert "ratio of 0.5" in two_ratios and "0.3" in two_ratios
-    other_method = {"compression_method": "evs"}
-    arguments = {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"}
-    assert "Leave the flag out" in refusal(qwen, hf_overrides=other_method, **arguments)
+    other_method = {"video_pruning_rate": 0.5, "video_pruning_method": "evs"}
+    assert "Leave the flag out" in refusal(qwen, **other_method)
     assert "--hf-overrides" in refusal(llava, mm_processor_kwargs={"retention_ratio": 0.5})
     assert "Did you mean `retention_ratio`" in refusal(llava, mm_processor_kwargs={"retention_rate": 0.5})
     of_tower = {"enable_lora": True, "enable_tower_connector_lora": True}

@@ -17,16 +17,23 @@ from vllm.model_executor.models.transformers.multimodal import MultiModalProcess
 from ..configuration.compression_settings import NUM_KEPT, CompressionSettings
 from ..families import FAMILIES
 from ..modeling.families.llava_videos import VideoLayout
-from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor, check_frame_size, with_processor
+from .compressed_videos import (
+    CompressedVideosModel,
+    CompressedVideosProcessor,
+    DummyKwargs,
+    check_frame_size,
+    with_processor,
+)
 
 
 class WholeVideos(MultiModalProcessingInfo):
     """vLLM's sizes, of a processor that writes a placeholder for every token. The mixin below leaves out the others."""
 
     def get_hf_processor(self, **kwargs: Any) -> Any:
-        """Return the repo's processor as one of this project's, which also counts LLaVA-NeXT-Video's tokens."""
-        processor = copy.copy(super().get_hf_processor(**kwargs))
-        processor.__class__ = FAMILIES[self.get_hf_config().model_type].processor_class
+        """Return the repo's processor as one of this project's, which also counts LLaVA-NeXT-Video's tokens. It is
+        loaded as such, since Transformers has none for LLaVA-Video."""
+        own = FAMILIES[self.get_hf_config().model_type].processor_class
+        processor = copy.copy(self.ctx.get_hf_processor(own, **kwargs))
         processor.retention_ratio, processor.max_video_tokens = 1.0, None
         return processor
 
@@ -70,7 +77,10 @@ class CompressedLlavaVideosProcessor(CompressedVideosProcessor):
             )
         writes_times = hasattr(self.info.get_hf_processor(), "add_time_instruction")
         without_times = {"add_time_instruction": False} if writes_times else {}
-        outputs = super()._apply_hf_processor_main(mm_items, {**hf_kwargs, **without_times})
+        of_all = {**hf_kwargs, **without_times}
+        outputs = super()._apply_hf_processor_main(
+            mm_items, DummyKwargs(of_all) if isinstance(hf_kwargs, DummyKwargs) else of_all
+        )
         outputs.pop(NUM_KEPT, None)
         return outputs
 

@@ -150,7 +150,7 @@ def refusal(served: Served, **arguments: Any) -> str:
     from vllm import EngineArgs
 
     with pytest.raises(ValueError) as refused:
-        EngineArgs(model=str(served.folder), trust_remote_code=True, **arguments).create_engine_config()
+        EngineArgs(model=str(served.folder), **{"trust_remote_code": True, **arguments}).create_engine_config()
     return str(refused.value)
 
 
@@ -179,8 +179,9 @@ def test_settings_that_the_engine_cannot_honour_stop_it_at_the_start(
 def test_flags_that_contradict_the_repo_or_each_other_are_refused(llava: Served, qwen: Served) -> None:
     two_ratios = refusal(llava, hf_overrides={"retention_ratio": 0.3}, video_pruning_rate=0.5)
     assert "ratio of 0.5" in two_ratios and "0.3" in two_ratios
-    other_method = {"video_pruning_rate": 0.5, "video_pruning_method": "evs"}
-    assert "Leave the flag out" in refusal(qwen, **other_method)
+    other_method = {"hf_overrides": {"compression_method": "evs"}, "trust_remote_code": False}  # not in the repo's code
+    arguments = {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"}
+    assert "Leave the flag out" in refusal(qwen, **other_method, **arguments)
     assert "--hf-overrides" in refusal(llava, mm_processor_kwargs={"retention_ratio": 0.5})
     assert "Did you mean `retention_ratio`" in refusal(llava, mm_processor_kwargs={"retention_rate": 0.5})
     of_tower = {"enable_lora": True, "enable_tower_connector_lora": True}

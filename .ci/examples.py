@@ -72,8 +72,11 @@ def run(command: str) -> None:
 
 def main(pages: list[Path]) -> None:
     assert "site-packages" in str(vidcom2.__file__), vidcom2.__file__
-    shutil.copy(DEMO_VIDEO, "clip.mp4")
     for page in pages:
+        # Each has a folder of its own, since commands don't replace what those of another page wrote.
+        folder = Path(tempfile.mkdtemp(dir="."))
+        shutil.copy(DEMO_VIDEO, folder / "clip.mp4")
+        os.chdir(folder)
         namespace: dict[str, object] = {}
         for kind, code in examples(page):
             first = f"{page.name}: {code.strip().splitlines()[0]}"
@@ -85,6 +88,7 @@ def main(pages: list[Path]) -> None:
                 exec(compile(offline(code), first, "exec"), namespace)
             else:
                 run(offline(code))
+        os.chdir("..")
 
 
 if __name__ == "__main__":

@@ -101,9 +101,7 @@ class VideosAsImages(ParentModel):
                     "both with the checkpoint's processor, and don't truncate the prompt."
                 )
             joined = joined.index_copy(0, places, rows.to(joined))
-        # An entry for each token: Transformers 5.19 fills the placeholders of SmolVLM entry by entry, and a frame keeps
-        # any number of tokens. The parent also repeats the entries of a prompt for its beams.
-        images: Any = joined[:, None]  # Transformers 5.19 declares the field as a `FloatTensor`
+        images: Any = self.features_of_tiles(joined)  # Transformers 5.19 declares the field as a `FloatTensor`
         encoded["image"] = FramesAndImages(pooler_output=images)
         return {"input_ids": input_ids, "pixel_values": None, "mm_encoder_outputs": encoded}
 
@@ -120,6 +118,9 @@ class HeadOfVideosAsImages(ParentModel):
         if ids is not None:
             arguments["input_ids"] = ids.masked_fill(ids == self.model.video_id, self.config.image_token_id)
         if joined:
+            # An entry for each token, since the parent repeats those of a prompt for its beams.
+            image = joined["mm_encoder_outputs"]["image"]
+            image.pooler_output = image.pooler_output.flatten(0, -2)[:, None]
             arguments = without(arguments, ("pixel_values",)) | {"mm_encoder_outputs": joined["mm_encoder_outputs"]}
         return super().generate(**arguments)
 
@@ -267,6 +268,12 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
     def arguments_of_tiles(self, tiles: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the arguments by which the parent takes these tiles."""
         return tiles
+
+    def features_of_tiles(self, tokens: Tensor) -> Tensor:
+        """Return the tokens (n, dim) of images and frames in a shape that the parent's `forward` takes."""
+        # They have the shape of the parent's, if they fill whole rows.
+        of_row = self.config.tokens_per_tile if len(tokens) % self.config.tokens_per_tile == 0 else len(tokens)
+        return tokens.unflatten(0, (-1, of_row))
 
     def kinds_of(self, tokens: Tensor, inputs: dict[str, Any]) -> Tensor:
         """Return what each new token stands for. This project's processor says in `mm_token_type_ids` what is a

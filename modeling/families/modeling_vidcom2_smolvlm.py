@@ -43,6 +43,11 @@ class VidCom2SmolVLMModel(FrameImagesModelMixin, SmolVLMModel):
         is_tile = (tiles["pixel_values"] != 0).flatten(1).any(dim=1)
         return {name: rows[is_tile.to(rows.device)] for name, rows in tiles.items()}
 
+    def features_of_tiles(self, tokens: Tensor) -> Tensor:
+        # Transformers 5.19 fills the placeholders in blocks of as many tokens, which those of a short prompt are not:
+        # here a block is one token.
+        return tokens[:, None]
+
     def arguments_of_tiles(self, tiles: dict[str, Tensor]) -> dict[str, Tensor]:
         # A tile a row: so the features have an entry for each, which `generate` repeats prompt by prompt.
         return {name: rows[:, None] for name, rows in tiles.items()}

@@ -205,7 +205,10 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         """Refuse arguments with which images, videos or a filled cache cannot be right."""
         asked, cache = functools.partial(self._setting, kwargs), kwargs.get(CACHE)
         if has_media(kwargs):
-            refuse(OF_GENERATE, asked)
+            given = kwargs
+            if not self.model.parent_knows_videos and kwargs.get("pixel_values_videos") is None:
+                given = kwargs | {"pixel_values_videos": kwargs.get("pixel_values")}  # Frames may be among the images.
+            refuse(OF_GENERATE, functools.partial(self._setting, given))
         if cache is None or cache.get_seq_length() == 0:
             return
         refuse(ON_A_FILLED_CACHE, asked)

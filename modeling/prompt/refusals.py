@@ -17,6 +17,10 @@ CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not i
 Asked = Callable[[str], Any]  # returns what a call has under a name: an argument, or the generation config's value
 
 
+def has_videos(asked: Asked) -> bool:
+    return any(asked(name) is not None for name in ("pixel_values_videos", "mm_encoder_outputs"))
+
+
 @dataclass(frozen=True)
 class Refusal:
     """One thing that is refused. The error message is `because` and `instead`, each in whole sentences.
@@ -57,7 +61,7 @@ OF_STOCK_PROMPTS = (
 OF_GENERATE = (
     Refusal(
         "`prefill_chunk_size` on Transformers 5.19",
-        lambda asked: not CHUNKS_FEATURES and asked("prefill_chunk_size") is not None,
+        lambda asked: not CHUNKS_FEATURES and asked("prefill_chunk_size") is not None and has_videos(asked),
         "`prefill_chunk_size` with videos needs a newer Transformers, which splits the video features into chunks.",
         "Leave it out, or upgrade Transformers.",
     ),

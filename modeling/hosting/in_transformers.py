@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         multi_modal_projector: Any
         is_video: Any
         arguments_of_tiles: Any
+        features_of_tiles: Any
         _encode: Any
 
         def forward(self, **inputs: Any) -> Any: ...

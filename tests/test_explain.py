@@ -213,7 +213,7 @@ def test_the_heat_map_gets_lighter_with_uniqueness_and_marks_non_finite_tokens()
     assert middles[11].min() == middles[11].max()  # grey, unlike any colour of the map
 
 
-@pytest.mark.filterwarnings("error")  # a division by zero would warn
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # a division by zero would warn
 @pytest.mark.parametrize("value", [-0.5, -np.inf])
 def test_equal_and_non_finite_scores_can_be_drawn(value: float, tmp_path: Path) -> None:
     same = explained(3, token_uniqueness=np.full((3, 3, 4), value), frame_uniqueness=np.full(3, value))

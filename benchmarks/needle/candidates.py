@@ -14,6 +14,7 @@ RATIOS = (0.5, 0.25, 0.15, 0.1, 0.05)
 LEADERBOARD_RATIOS = (0.25, 0.15, 0.1, 0.05)
 ABLATION_RATIOS = (0.25, 0.1)
 BUDGET_RATIOS = (0.25, 0.1, 0.05)
+HARD_RATIOS = (0.25, 0.1, 0.05)
 
 EXACT = {"compression_rounding": "exact"}  # keeps as many tokens as other methods; `"ceil"` keeps up to a third more
 # The ratios at which "exact" keeps as many tokens as "ceil" does on average (`ablations.json`): toy -> ratio of "ceil".
@@ -31,6 +32,13 @@ METHODS: dict[str, dict[str, Any]] = {
 NEWER_METHODS: dict[str, dict[str, Any]] = {
     "V-CAST": {"compression_method": "vcast"},
     "coverage": {"compression_method": "coverage"},
+}
+TRIED_METHODS: dict[str, dict[str, Any]] = {  # variants of "coverage", in `tried_methods.py`
+    "merged over the whole video": {"compression_method": "coverage_merged"},
+    "half the weight of time": {"compression_method": "coverage_less_time"},
+    "a quarter by uniqueness": {"compression_method": "coverage_with_uniqueness"},
+    "first a typical token of each frame": {"compression_method": "coverage_with_typical"},
+    "least density of a kernel, merged": {"compression_method": "rarest"},
 }
 METHODS_BY_ATTENTION: dict[str, dict[str, Any]] = {  # of the vision tower, in `benchmarks/methods`
     "FastVID": {"compression_method": "fastvid"},
@@ -81,6 +89,16 @@ def attention_candidates(toy: Toy) -> list[Candidate]:
         replace(candidate, answer=partial(answers.answer, overrides=candidate.overrides))
         for candidate in _on_leaderboard(METHODS_BY_ATTENTION)
     ]
+
+
+def hard_candidates(toy: Toy) -> list[Candidate]:
+    """Return, for each ratio, `"coverage"`, the other methods that choose by the tokens, and variants of it that were
+    tried."""
+    from . import tried_methods  # noqa: F401  (registers them)
+
+    methods = {"coverage": NEWER_METHODS["coverage"]} | METHODS | NEWER_METHODS | TRIED_METHODS
+    methods.pop("DyCoke")  # which keeps a quarter at least
+    return [Candidate(name, ratio, settings | ORIGINAL) for ratio in HARD_RATIOS for name, settings in methods.items()]
 
 
 def _on_leaderboard(methods: dict[str, dict[str, Any]]) -> list[Candidate]:

@@ -31,6 +31,7 @@ from .candidates import (
     ablation_candidates,
     attention_candidates,
     budget_candidates,
+    hard_candidates,
     leaderboard_candidates,
     long_position_candidates,
     main_candidates,
@@ -38,7 +39,7 @@ from .candidates import (
     repeat_candidates,
     rounding_candidates,
 )
-from .dataset import LONG, LONG_FRAMES, REPEATS
+from .dataset import HARD, LONG, LONG_FRAMES, REPEATS
 from .towers import TOWERS, Tower, computed_shares
 from .videos import BURST
 
@@ -53,6 +54,7 @@ class Group:
         num_frames: frames of each video.
         toys: the toys that it is run with.
         towers: ways to run the vision tower. Each candidate is compared with itself with the first, the whole tower.
+        baselines: methods that make a question hard at a ratio where they all answer it wrongly.
         reference: the method whose candidates those that follow each of them are also compared with.
         videos_per_level: those of the test set that the published figures are from (`dataset --videos-per-level`).
     """
@@ -62,6 +64,7 @@ class Group:
     num_frames: int = 16
     toys: tuple[str, ...] = tuple(TOYS)
     towers: Sequence[Tower] = ()
+    baselines: tuple[str, ...] = ()
     reference: str | None = None
     videos_per_level: int = 350
 
@@ -75,6 +78,9 @@ GROUPS = {
     "roundings": Group(rounding_candidates, reference="ceil"),
     "leaderboard": Group(leaderboard_candidates, videos_per_level=150),
     "leaderboard_attention": Group(attention_candidates, videos_per_level=150),
+    "hard": Group(
+        hard_candidates, HARD, reference="coverage", baselines=("uniform_frames", "random"), videos_per_level=200
+    ),
     "long": Group(leaderboard_candidates, LONG, LONG_FRAMES, videos_per_level=120),
     "long_positions": Group(long_position_candidates, LONG, LONG_FRAMES, LLAVA_ONLY, videos_per_level=120),
     "repeats": Group(repeat_candidates, REPEATS, towers=TOWERS, videos_per_level=120),
@@ -97,9 +103,10 @@ def compare(checkpoint: Checkpoint, toy: Toy, data: Path, work: Path, group: str
             following = takewhile(lambda each: each.method != reference, candidates[place + 1 :])
             found = _beside(list(zip(questions, rows, strict=True)), candidate, list(following))
             beside.append([rounded(row) for row in found])
-    return _described(checkpoint, toy, questions, data, group) | {
+    return described(checkpoint, toy, questions, data, group) | {
         "all": [rounded(row) for row in summary(questions, rows, candidates)],
         **({"beside": beside} if reference else {}),
+        **_of_hard(questions, rows, candidates, GROUPS[group].baselines),
         "levels": {level: _of_level(level, questions, rows, candidates) for level in _levels(questions)},
     }
 
@@ -119,6 +126,24 @@ def _beside(
     whole, *rest = summary([question for question, _ in asked], rows, others)
     told = {"method": reference.method, "retention_ratio": reference.retention_ratio, "settings": reference.overrides}
     return [whole | told, *rest]
+
+
+def _of_hard(
+    questions: Sequence[Question], rows: Sequence[Any], candidates: Sequence[Candidate], baselines: Sequence[str]
+) -> dict[str, Any]:
+    """Return the figures of each ratio's candidates on the questions that are hard there."""
+    found = {}
+    for ratio in dict.fromkeys(each.retention_ratio for each in candidates if each.method in baselines):
+        at_ratio = [each for each in candidates if each.retention_ratio == ratio]
+        labels = [each.label for each in at_ratio if each.method in baselines]
+        hard = [
+            (question, row)
+            for question, row in zip(questions, rows, strict=True)
+            if not any(row["answers"][label]["correct"] for label in labels)
+        ]
+        of_hard = summary([question for question, _ in hard], [row for _, row in hard], at_ratio)
+        found[f"{ratio:g}"] = [rounded(row) for row in of_hard]
+    return {"hard": found} if found else {}
 
 
 def _levels(questions: list[Question]) -> list[str]:
@@ -162,7 +187,7 @@ def compare_towers(
         }
 
     rates = dict.fromkeys(question.given["crf"] for question in questions)
-    return _described(checkpoint, toy, questions, data, group) | {"rates": {rate: figures(rate) for rate in rates}}
+    return described(checkpoint, toy, questions, data, group) | {"rates": {rate: figures(rate) for rate in rates}}
 
 
 def _of_towers(
@@ -208,8 +233,11 @@ def _answers(
         )
 
 
-def _described(checkpoint: Checkpoint, toy: Toy, questions: list[Question], data: Path, group: str) -> dict[str, Any]:
-    command = f"compare DATA WORK --toy {toy.name} --group {group}"
+def described(
+    checkpoint: Checkpoint, toy: Toy, questions: list[Question], data: Path, group: str, command: str | None = None
+) -> dict[str, Any]:
+    """Return what a result file says of its figures beside these. `command` is what was run, by default this module."""
+    command = command or f"compare DATA WORK --toy {toy.name} --group {group}"
     data_sha256 = hashlib.sha256(data.read_bytes()).hexdigest()
     return {
         "group": group,

@@ -21,6 +21,10 @@ FRAMES_PER_SECOND = 4
 QUALITY = "12"  # x264's crf: the noise stays, the files are small
 QUESTIONS_PER_VIDEO = 1
 LONG, LONG_FRAMES = "long", 64
+# A test set whose videos no other figure is of, from which the questions are chosen that are hard; and one whose videos
+# are asked several questions each.
+HARD, FIRST_HARD = "hard", 20_000
+CHATS, FIRST_OF_CHATS, TURNS = "chats", 30_000, 3
 # The folder of a test set that has each video at several rates, given as x264's crf: a codec's noise decides how often
 # pixels repeat. x264's default is 23. At 30 it leaves out much of the sensor's noise.
 REPEATS, RATES = "repeats", (12, 23, 30)
@@ -46,7 +50,9 @@ def video_of_level(number: int, level: str, num_frames: int, split: str) -> Need
     return make_needle((5, split == "test", SEEDS[level], num_frames, number), level, num_frames, split)
 
 
-def chosen_questions(needle: Needle, asked_so_far: Counter[str], rng: np.random.Generator) -> list[Question]:
+def chosen_questions(
+    needle: Needle, asked_so_far: Counter[str], rng: np.random.Generator, number: int = QUESTIONS_PER_VIDEO
+) -> list[Question]:
     """Choose some of a video's questions, of different kinds: those kinds that were asked least so far, of the kinds
     that its level asks."""
     by_kind: dict[str, Question] = {}
@@ -54,7 +60,7 @@ def chosen_questions(needle: Needle, asked_so_far: Counter[str], rng: np.random.
     for question in rng.permutation(np.array(questions_about(needle), dtype=object)):
         if question.kind in asks or (not asks and question.kind not in NOT_ASKED):
             by_kind.setdefault(question.kind, question)
-    kinds = sorted(by_kind, key=lambda kind: asked_so_far[kind])[:QUESTIONS_PER_VIDEO]
+    kinds = sorted(by_kind, key=lambda kind: asked_so_far[kind])[:number]
     asked_so_far.update(kinds)
     return [by_kind[kind] for kind in kinds]
 
@@ -80,21 +86,26 @@ def write_dataset(
     split: str = "test",
     levels: Iterable[str] = tuple(LEVELS),
     rates: Sequence[int] = (),
+    first: int = 0,
+    questions_per_video: int = QUESTIONS_PER_VIDEO,
 ) -> Path:
     """Write `questions.jsonl` and `videos/` to the folder, and return the path of the former.
 
     Args:
         rates: x264's crf of each file of a video. Each is asked the same question, and its line has the `crf`. Without
             any, a video has one file of `QUALITY`.
+        first: the number of the first video of each level.
+        questions_per_video: at most so many are asked about a video, each of another kind.
     """
     (folder / "videos").mkdir(parents=True, exist_ok=True)
     lines, asked, rng = [], Counter[str](), np.random.default_rng(6)
     with ProcessPoolExecutor() as pool:
         for level in levels:
             make = partial(_write, folder=folder, level=level, num_frames=num_frames, split=split, rates=rates)
-            made = pool.map(make, range(videos_per_level), chunksize=8)
-            for number, needle in enumerate(track(made, f"Level {level}", videos_per_level)):
-                for question, (suffix, quality) in product(chosen_questions(needle, asked, rng), _files(rates)):
+            made = pool.map(make, range(first, first + videos_per_level), chunksize=8)
+            for number, needle in enumerate(track(made, f"Level {level}", videos_per_level), start=first):
+                chosen = chosen_questions(needle, asked, rng, questions_per_video)
+                for question, (suffix, quality) in product(chosen, _files(rates)):
                     line = {
                         "id": f"{level}-{number}-{question.kind}{suffix}",
                         "video": f"videos/{level}-{number}{suffix}.mp4",
@@ -114,6 +125,14 @@ def write_part(folder: Path, part: str, videos_per_level: int, num_frames: int =
     how: dict[str, Any] = {
         "": {"videos_per_level": videos_per_level, "num_frames": num_frames},
         BURST: {"videos_per_level": 2 * videos_per_level, "num_frames": num_frames, "levels": [BURST]},
+        HARD: {"videos_per_level": videos_per_level, "num_frames": num_frames, "first": FIRST_HARD},
+        CHATS: {
+            "videos_per_level": videos_per_level,
+            "num_frames": num_frames,
+            "levels": [level for level in LEVELS if not LEVELS[level].asks],  # others ask one or two questions
+            "first": FIRST_OF_CHATS,
+            "questions_per_video": TURNS,
+        },
         LONG: {"videos_per_level": videos_per_level // 3, "num_frames": LONG_FRAMES},
         REPEATS: {
             "videos_per_level": videos_per_level // 3,
@@ -130,9 +149,9 @@ def main(
     videos_per_level: Annotated[int, typer.Option(help="Test videos of each level.", min=1)] = 350,
     num_frames: Annotated[int, typer.Option(help="Frames of each video.", min=4)] = 16,
 ) -> None:
-    """Write the test set, in `burst/` that of the level at which budgets matter most, in `long/` one of longer videos,
-    and in `repeats/` one of videos at several rates."""
-    for part in ("", BURST, LONG, REPEATS):
+    """Write the test set, in `burst/` that of the level at which budgets matter most, in `hard/` and `chats/` those of
+    hard questions and of chats, in `long/` one of longer videos, and in `repeats/` one of videos at several rates."""
+    for part in ("", BURST, HARD, CHATS, LONG, REPEATS):
         write_part(folder, part, videos_per_level, num_frames)
 
 

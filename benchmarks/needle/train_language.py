@@ -89,10 +89,14 @@ class Student:
         return cls(architecture, model, processor, Conversations(architecture, processor.tokenizer))
 
     def answers(
-        self, videos: list[Encoded], questions: list[list[Question]], rate: float = RATES[-1]
+        self,
+        videos: list[Encoded],
+        questions: list[list[Question]],
+        rate: float = RATES[-1],
+        kept: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the logits of all that comes after the videos, and the labels that they should predict. All videos
-        must have the same length."""
+        must have the same length. `kept` (B, K) are the tokens that enter the prompt, by default all."""
         device = self.model.device
         turns = [self.conversations.turns(asked) for asked in questions]
         ids, labels = (
@@ -100,13 +104,15 @@ class Student:
             for part, padding in ((0, 0), (1, IGNORED))
         )
         features = torch.stack([video.features for video in videos]).to(device, torch.float32)
-        hidden = self.architecture.hidden(self.model, self.processor, features, rate, ids.to(device))
+        hidden = self.architecture.hidden(self.model, self.processor, features, rate, ids.to(device), kept)
         head: Any = self.model.get_output_embeddings()
         return head(hidden[:, :-1]), labels.to(device)
 
-    def loss(self, videos: list[Encoded], questions: list[list[Question]], rate: float) -> Tensor:
+    def loss(
+        self, videos: list[Encoded], questions: list[list[Question]], rate: float, kept: Tensor | None = None
+    ) -> Tensor:
         """Return the mean loss of the answers to these questions."""
-        logits, labels = self.answers(videos, questions, rate)
+        logits, labels = self.answers(videos, questions, rate, kept)
         return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 
 
@@ -154,16 +160,26 @@ def a_batch(videos: list[Encoded], num_frames: int, rng: random.Random) -> list[
     return rng.sample(videos, min(MOST_VIDEOS, MOST_FRAMES // num_frames))
 
 
+def random_tokens(videos: list[Encoded], share: float, rng: random.Random) -> Tensor | None:
+    """Return (B, K) int64, ascending: for each of some videos of the same length the random tokens that stay; None if
+    all do."""
+    if share == 1.0:
+        return None
+    num_groups, _, tokens_per_group, _ = videos[0].features.shape
+    every = range(num_groups * tokens_per_group)
+    return torch.tensor([sorted(rng.sample(every, max(1, round(share * len(every))))) for _ in videos])
+
+
 @torch.no_grad()
-def answer_accuracy(student: Student, videos: list[Encoded], batch: int = 16) -> dict[str, float]:
+def answer_accuracy(student: Student, videos: list[Encoded], batch: int = 16, share: float = 1.0) -> dict[str, float]:
     """Return the share of questions answered correctly, by kind, if each token is predicted from the correct tokens
-    before it. One question is asked about each video."""
+    before it. One question is asked about each video, of which a random share of the tokens is seen."""
     rng = random.Random(0)
     right: dict[str, list[bool]] = defaultdict(list)
     for first in range(0, len(videos), batch):
         chosen = videos[first : first + batch]
         asked = [[rng.choice(video.questions)] for video in chosen]
-        logits, labels = student.answers(chosen, asked)
+        logits, labels = student.answers(chosen, asked, kept=random_tokens(chosen, share, rng))
         correct = ((logits.argmax(-1) == labels) | (labels == IGNORED)).all(dim=1)
         for (question,), hit in zip(asked, correct.tolist()):
             right[question.kind].append(hit)

@@ -41,16 +41,19 @@ LEAST_VARIETY = 1e-3  # a video whose tokens are more alike than this shows the 
 @own_method("coverage", count=exact_total)  # As a graph, it would have thousands of steps.
 def coverage(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the tokens that cover the video best."""
-    num_frames, tokens_per_frame, _ = video.tokens.shape
-    num_kept = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
+    num_kept = exact_total(*video.tokens.shape[:2], settings.retention_ratio)
     tokens = Points(video.tokens)
+    return covering(tokens, tokens.nearness_to_mean.argmax()[None], num_kept)
 
-    picked = tokens.nearness_to_mean.argmax()[None]
+
+def covering(tokens: "Points", picked: Tensor, num_kept: int) -> VideoCompression:
+    """Keep `num_kept` tokens: those at the places `picked` (N,), and those that are farthest from what is kept."""
+    num_frames, tokens_per_frame = tokens.shape
     distances = torch.full_like(tokens.nearness_to_mean, torch.inf)  # of each token to what is kept
     taken = torch.zeros_like(tokens.finite)
     first_of_frames = tokens_per_frame * torch.arange(num_frames, device=distances.device)
     picks = max(1, num_frames // 4)
-    for left in range(num_kept - 1, 0, -picks):
+    for left in range(num_kept - len(picked), 0, -picks):
         taken.index_fill_(0, picked, True)
         distances = torch.minimum(distances, tokens.distances(picked).amin(dim=0))
         free = distances.masked_fill(taken | ~tokens.finite, -torch.inf).unflatten(0, (num_frames, -1))
@@ -84,13 +87,15 @@ class Points:
     """The tokens of a video as points of a space with the distance d.
 
     Attributes:
+        shape: T and M.
         finite: (T·M,) bool, which tokens have a finite length, and so only finite values.
         nearness_to_mean: (T·M,), the inner product of each token's direction and the mean one; -inf of a token that is
             not finite.
     """
 
-    def __init__(self, tokens: Tensor):
+    def __init__(self, tokens: Tensor, time_weight: float = TIME_WEIGHT):
         num_frames, tokens_per_frame, _ = tokens.shape
+        self.shape = num_frames, tokens_per_frame
         directions = tokens.float().flatten(0, 1)
         lengths = torch.linalg.vector_norm(directions, dim=1)
         self.finite: Tensor = lengths.isfinite()
@@ -109,7 +114,7 @@ class Points:
         self._directions = directions
         self._transposed = directions.T.contiguous()  # A product of few rows with it is faster.
         frames = torch.arange(num_frames, device=tokens.device, dtype=torch.float32)
-        self._times_of_frames = frames * (TIME_WEIGHT / num_frames)
+        self._times_of_frames = frames * (time_weight / num_frames)
         self._times = self._times_of_frames.repeat_interleave(tokens_per_frame)
 
     def distances(self, of: Tensor) -> Tensor:

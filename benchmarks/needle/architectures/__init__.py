@@ -44,13 +44,17 @@ class Architecture(Protocol):
         """Return (N, L, M, D), the features of N groups of frames (N, F, 140, 140, 3) uint8."""
         ...
 
-    def hidden(self, model: Any, processor: Any, features: Tensor, rate: float, ids: Tensor) -> Tensor:
+    def hidden(
+        self, model: Any, processor: Any, features: Tensor, rate: float, ids: Tensor, kept: Tensor | None = None
+    ) -> Tensor:
         """Return (B, S + 1, D), the last hidden states before and at the tokens `ids` that follow the videos.
 
         Args:
             features: (B, T, L, M, D) of videos of the same length.
             rate: frames per second.
             ids: (B, S) of the text that follows each video.
+            kept: (B, K) int64, ascending, the tokens of each video's T · M that enter the prompt, at the positions
+                that they have in the full one. By default, all.
         """
         ...
 

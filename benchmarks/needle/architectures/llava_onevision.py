@@ -54,11 +54,23 @@ class LlavaOnevision:
         features = features.reshape(-1, features.shape[-1])[:-1]  # without the newline
         return features.unflatten(0, (len(frames), -1))[:, None]
 
-    def hidden(self, model: Any, processor: Any, features: Tensor, rate: float, ids: Tensor) -> Tensor:
+    def hidden(
+        self, model: Any, processor: Any, features: Tensor, rate: float, ids: Tensor, kept: Tensor | None = None
+    ) -> Tensor:
         embed = model.get_input_embeddings()
         head = torch.tensor(processor.tokenizer(HEAD, add_special_tokens=False).input_ids, device=ids.device)
         head, tokens = embed(head).expand(len(ids), -1, -1), features.flatten(1, 3)
         newline = model.model.image_newline.expand(len(ids), 1, -1)
         embeds = torch.cat([head, tokens, newline, embed(ids)], dim=1)
-        hidden = model.model.language_model(inputs_embeds=embeds, use_cache=False).last_hidden_state
+        positions = None
+        if kept is not None:
+            every = torch.arange(embeds.shape[1], device=ids.device).expand(len(ids), -1)
+            before, after = head.shape[1], head.shape[1] + tokens.shape[1]
+            positions = torch.cat([every[:, :before], before + kept, every[:, after:]], dim=1)
+            embeds = embeds.gather(1, positions[..., None].expand(-1, -1, embeds.shape[-1]))
+        # Without a mask, Transformers would take the gaps in the positions for the borders of packed sequences.
+        mask = torch.ones(embeds.shape[:2], dtype=torch.int64, device=ids.device)
+        hidden = model.model.language_model(
+            inputs_embeds=embeds, attention_mask=mask, position_ids=positions, use_cache=False
+        ).last_hidden_state
         return hidden[:, -ids.shape[1] - 1 :]

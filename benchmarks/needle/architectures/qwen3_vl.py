@@ -84,16 +84,25 @@ class Qwen3VL:
         levels = [found.pooler_output, *found.deepstack_features]
         return torch.stack(levels).unflatten(1, (len(frames), -1)).transpose(0, 1)
 
-    def hidden(self, model: Any, processor: Any, features: Tensor, rate: float, ids: Tensor) -> Tensor:
+    def hidden(
+        self, model: Any, processor: Any, features: Tensor, rate: float, ids: Tensor, kept: Tensor | None = None
+    ) -> Tensor:
         layout = _layout(model, processor, self.frames_per_group * features.shape[1], rate)
         whole = torch.cat([layout.ids.to(ids.device).expand(len(ids), -1), ids], dim=1)
         is_video = torch.cat([layout.is_video.to(ids.device).expand(len(ids), -1), torch.zeros_like(ids).bool()], dim=1)
-        first, *added = (level.flatten(0, 2) for level in features.unbind(dim=2))
+        levels = [level.flatten(1, 2) for level in features.unbind(dim=2)]
+        stays = torch.ones_like(is_video)
+        if kept is not None:
+            stays[is_video] = torch.zeros_like(levels[0][..., 0]).bool().scatter(1, kept, True).flatten()
+            levels = [level.gather(1, kept[..., None].expand(-1, -1, level.shape[-1])) for level in levels]
+        whole, is_video = (each[stays].unflatten(0, (len(ids), -1)) for each in (whole, is_video))
+        first, *added = (level.flatten(0, 1) for level in levels)
         embeds = model.get_input_embeddings()(whole)
         embeds = embeds.masked_scatter(is_video[..., None], first)
         start = layout.positions.max() + 1
         after = torch.arange(ids.shape[1]).expand(3, -1) + start
         positions = torch.cat([layout.positions, after], dim=1)[:, None].expand(-1, len(ids), -1).to(ids.device)
+        positions = torch.stack([each[stays].unflatten(0, (len(ids), -1)) for each in positions])
         hidden = model.model.language_model(
             inputs_embeds=embeds,
             position_ids=positions,

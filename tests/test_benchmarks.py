@@ -1,5 +1,8 @@
 """The scripts of benchmarks/: what choosing the tokens costs, and clips in which more or less repeats."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 from benchmarks.benchmark_compress import Size, measure, measured_methods
 from benchmarks.clips import CLIPS, encoded_clip
 from benchmarks.methods import METHODS, register
+from benchmarks.pages import ROOT
 from vidcom2 import read_video
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 
@@ -42,3 +46,20 @@ def test_clips_repeat_as_much_as_their_names_say(tmp_path: Path) -> None:
         shares[kind] = (changes < 0.05).mean()
     assert shares["lecture"] > 0.8 and shares["fixed camera"] > 0.5
     assert shares["cuts"] < 0.8 and shares["handheld"] < 0.1
+
+
+@pytest.mark.slow
+def test_every_step_of_the_gpu_half_hour_runs_on_a_cpu_with_a_small_model(tmp_path: Path) -> None:
+    environment = os.environ | {
+        "REHEARSAL": "1",
+        "PYTHON": sys.executable,
+        "OUT": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+    }
+    subprocess.run(["bash", "benchmarks/on_a_gpu.sh"], cwd=ROOT, env=environment, check=True, capture_output=True)
+    summary = (tmp_path / "summary.txt").read_text().splitlines()
+    steps = dict(line.split(": ", 1) for line in summary if not line.startswith((" ", "all steps")))
+    left_out = [name for name, outcome in steps.items() if outcome.startswith("skipped")]
+    assert left_out in ([], ["flash_attention"])
+    assert all(steps[name].startswith("done") for name in steps if name not in left_out) and len(steps) == 12, steps
+    assert any(line.startswith("    vidcom2 at 25%, 4 frames: LLM −") for line in summary)

@@ -19,7 +19,9 @@ from rich.progress import track
 
 from vidcom2.asking.candidates import AllTokens, Candidate
 from vidcom2.asking.conversation import Conversation
-from vidcom2.asking.watched import watch_frames
+from vidcom2.asking.generation import keep_tokens, run_tower
+from vidcom2.asking.prepared_video import prepare_video
+from vidcom2.asking.watched import Watched
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.evaluation.report import paired_interval
 from vidcom2.judging.questions import Question, read_questions
@@ -31,7 +33,7 @@ from .compare import MAX_NEW_TOKENS, RESULTS, described, rounded
 from .dataset import CHATS, TURNS
 
 RATIOS = (0.25, 0.1)
-METHODS_OF_CHATS = ("coverage", "VidCom² (paper)", "EVS", "V-CAST", "uniform_frames", "random")
+METHODS_OF_CHATS = ("coverage", "VidCom² (paper)", "uniform_frames", "random")
 NUM_FRAMES = 16
 WHOLE = AllTokens()
 
@@ -55,10 +57,14 @@ def chats_of(questions: Sequence[Question]) -> list[list[Question]]:
 
 def answers_of(checkpoint: Checkpoint, chat: Sequence[Question]) -> dict[str, list[str]]:
     """Return label -> the answers to a chat's questions, with all tokens and with each candidate."""
+    model: Any = checkpoint.model
     video, found = read_video(chat[0].video, NUM_FRAMES), {}
+    prepared, inputs = prepare_video(checkpoint.processor, video, model)
+    encoded = run_tower(model, inputs, model.config.compression_settings())
     for each in (WHOLE, *candidates()):
-        settings = each.overrides | {"retention_ratio": each.retention_ratio}
-        conversation = Conversation(watch_frames(checkpoint, video, settings), MAX_NEW_TOKENS)
+        settings = each.settings_in(model.config)
+        kept = keep_tokens(model, encoded, settings)
+        conversation = Conversation(Watched(checkpoint, prepared, kept, settings, video), MAX_NEW_TOKENS)
         found[each.label] = [conversation.ask(question.question) for question in chat]
     return found
 

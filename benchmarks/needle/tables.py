@@ -8,17 +8,32 @@ show short tables. Those with all figures and intervals are in `benchmarks/resul
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from vidcom2.evaluation.accuracy_plot import draw_results
 from vidcom2.evaluation.accuracy_tables import cell, pipes
 from vidcom2.toys import TOY
 
 from ..pages import ROOT, write_tables
+from . import hard_tables
 from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LEADERBOARD_RATIOS, RATIOS
+from .table_cells import (
+    QWEN,
+    RESULTS,
+    SHORT_TOYS,
+    Row,
+    best_first,
+    both,
+    load,
+    percent,
+    percent_by_kind,
+    right,
+    right_and_difference,
+    row_of,
+    toys_and_ratios,
+)
 from .towers import TOWERS
 
-RESULTS = ROOT / "benchmarks" / "results" / "needle"
 COSTS = RESULTS.parent / "compress_cpu.json"
 COST_DTYPE = "bfloat16"  # that of released models
 PUBLISHED_RATIOS = (0.25, 0.15, 0.1)  # of `published.json`, which has more
@@ -28,7 +43,6 @@ PAGES = ("README.md", *(f"docs/{name}.md" for name in OF_DOCS), "benchmarks/resu
 HEADLINE_RATIOS = (0.25, 0.15)
 FRAME_COUNTS = (8, 16, 32, 64)  # of `frames.json`, which needle.md describes
 HARD_RATIO = 0.1  # at which the kinds of questions are told apart
-QWEN = "qwen3_vl"
 STREAM_TIMES = ("now", "recent", "middle", "far")
 ORIGINAL_SUFFIX = ", original positions"
 
@@ -43,15 +57,8 @@ SHORT = {  # the methods of README's table, and what it calls them
     "uniform_frames": "whole frames, evenly spaced",
 }
 SHORT_RATIOS = (0.25, 0.1)
-SHORT_TOYS = ("LLaVA-OneVision toy", "Qwen3-VL toy")
 TOLD_BY_KIND = ("VidCom² (paper)", "EVS", "SparseVLM", "random", "uniform_frames")
 PLOTTED = ("VidCom² (paper)", "random", "uniform_frames", "downscale", "EVS", "SparseVLM", OWN)
-
-Row: TypeAlias = Mapping[str, Any]
-
-
-def load(group: str, toy: str = TOY.name) -> dict[str, Any]:
-    return json.loads((RESULTS / toy / f"{group}.json").read_text())
 
 
 def load_leaderboard(toy: str = TOY.name) -> dict[str, Any]:
@@ -73,12 +80,12 @@ def headline(methods: dict[str, Any], of_positions: dict[str, Any]) -> str:
     names = list(dict.fromkeys(row["method"] for row in rows))
     lines = [
         ["method", *(f"R = {ratio:.0%}: right, %" for ratio in HEADLINE_RATIOS), "kept, %"],
-        ["all tokens", *[_share(whole["accuracy"])] * len(HEADLINE_RATIOS), "100"],
+        ["all tokens", *[percent(whole["accuracy"])] * len(HEADLINE_RATIOS), "100"],
     ]
     for name in names:
-        chosen = [_find(rows, name, ratio) for ratio in HEADLINE_RATIOS]
+        chosen = [row_of(rows, name, ratio) for ratio in HEADLINE_RATIOS]
         kept = " / ".join("–" if "refused" in row else f"{100 * row['kept_share']:.1f}" for row in chosen)
-        lines.append([name, *map(_with_difference, chosen), kept])
+        lines.append([name, *map(right_and_difference, chosen), kept])
     return pipes(lines)
 
 
@@ -87,9 +94,9 @@ def short() -> str:
     boards = [load_leaderboard(), load_leaderboard(QWEN)]
     columns = [(board["all"], ratio) for board in boards for ratio in SHORT_RATIOS]
     lines = [["right answers, %", *(f"{name}, {ratio:.0%} kept" for name in SHORT_TOYS for ratio in SHORT_RATIOS)]]
-    lines.append(["all tokens", *(_share(rows[0]["accuracy"]) for rows, _ in columns)])
+    lines.append(["all tokens", *(percent(rows[0]["accuracy"]) for rows, _ in columns)])
     for method, name in SHORT.items():
-        lines.append([name, *(_accuracy(_find(rows, method, ratio)) for rows, ratio in columns)])
+        lines.append([name, *(right(row_of(rows, method, ratio)) for rows, ratio in columns)])
     return pipes(lines)
 
 
@@ -97,8 +104,8 @@ def kinds_at(methods: dict[str, Any], ratio: float) -> str:
     """Make the table method × kind of question at one ratio, of a few methods."""
     whole, *rows = methods["all"]
     kinds = list(whole["by_kind"])
-    lines = [["method", *kinds], ["all tokens", *_kinds(whole, kinds)]]
-    lines += [[name, *_kinds(_find(rows, name, ratio), kinds)] for name in TOLD_BY_KIND]
+    lines = [["method", *kinds], ["all tokens", *percent_by_kind(whole, kinds)]]
+    lines += [[name, *percent_by_kind(row_of(rows, name, ratio), kinds)] for name in TOLD_BY_KIND]
     return pipes(lines)
 
 
@@ -107,10 +114,10 @@ def by_kind(methods: dict[str, Any]) -> str:
     whole, *rows = methods["all"]
     kinds = list(whole["by_kind"])
     lines = [["R", "method", "kept, %", *kinds, "all, %", "difference to all tokens"]]
-    lines.append(["100 %", "all tokens", "100", *_kinds(whole, kinds), _share(whole["accuracy"]), ""])
+    lines.append(["100 %", "all tokens", "100", *percent_by_kind(whole, kinds), percent(whole["accuracy"]), ""])
     for ratio in sorted({row["retention_ratio"] for row in rows}, reverse=True):
         for name in dict.fromkeys(row["method"] for row in rows):
-            row = _find(rows, name, ratio)
+            row = row_of(rows, name, ratio)
             if "refused" in row:
                 lines.append([f"{ratio:.0%}", name, *["–"] * (len(kinds) + 3)])
                 continue
@@ -119,8 +126,8 @@ def by_kind(methods: dict[str, Any]) -> str:
                     f"{ratio:.0%}",
                     name,
                     f"{100 * row['kept_share']:.1f}",
-                    *_kinds(row, kinds),
-                    _share(row["accuracy"]),
+                    *percent_by_kind(row, kinds),
+                    percent(row["accuracy"]),
                     cell(row, "difference", "+"),
                 ]
             )
@@ -134,7 +141,7 @@ def by_level(methods: dict[str, Any]) -> str:
     for first in range(len(methods["all"])):
         row = methods["all"][first]
         if row["retention_ratio"] in (1.0, 0.25):
-            lines.append([row["method"], *(_accuracy(rows[first]) for rows in levels.values())])
+            lines.append([row["method"], *(right(rows[first]) for rows in levels.values())])
     return pipes(lines)
 
 
@@ -146,10 +153,10 @@ def positions(methods: dict[str, Any], of_positions: dict[str, Any]) -> str:
     for ratio in RATIOS[:-1]:
         for name in OF_TWO_POSITIONS:
             for kind, row in (
-                ("consecutive", _find(rows, name, ratio)),
-                ("original", _find(rows, f"{name}{ORIGINAL_SUFFIX}", ratio)),
+                ("consecutive", row_of(rows, name, ratio)),
+                ("original", row_of(rows, f"{name}{ORIGINAL_SUFFIX}", ratio)),
             ):
-                lines.append([f"{ratio:.0%}", name, kind, *_kinds(row, kinds), _accuracy(row)])
+                lines.append([f"{ratio:.0%}", name, kind, *percent_by_kind(row, kinds), right(row)])
     return pipes(lines)
 
 
@@ -158,8 +165,8 @@ def long_positions(consecutive: dict[str, Any], original: dict[str, Any]) -> str
     lines = [["method", "positions", *(f"R = {ratio:.0%}" for ratio in LEADERBOARD_RATIOS)]]
     for name in OF_TWO_POSITIONS:
         for kind, found in (("consecutive", consecutive), ("original", original)):
-            chosen = [_find(found["all"], name, ratio) for ratio in LEADERBOARD_RATIOS]
-            lines.append([name, kind, *map(_with_difference, chosen)])
+            chosen = [row_of(found["all"], name, ratio) for ratio in LEADERBOARD_RATIOS]
+            lines.append([name, kind, *map(right_and_difference, chosen)])
     return pipes(lines)
 
 
@@ -167,21 +174,21 @@ def leaderboard(found: dict[str, Any], ratios: Sequence[float] = LEADERBOARD_RAT
     """Make the table method × ratio of right answers, best first, with their difference from all tokens."""
     whole, *rows = found["all"]
     lines = [["method", *(f"R = {ratio:.0%}" for ratio in ratios)]]
-    lines.append(["all tokens", *[_share(whole["accuracy"])] * len(ratios)])
-    for name in _best_first(rows, ratios):
-        chosen = [_find(rows, name, ratio) for ratio in ratios]
-        lines.append([name, *map(_with_difference, chosen)])
+    lines.append(["all tokens", *[percent(whole["accuracy"])] * len(ratios)])
+    for name in best_first(rows, ratios):
+        chosen = [row_of(rows, name, ratio) for ratio in ratios]
+        lines.append([name, *map(right_and_difference, chosen)])
     return pipes(lines)
 
 
 def both_toys(boards: Sequence[dict[str, Any]], ratios: Sequence[float] = LEADERBOARD_RATIOS) -> str:
     """Make the table method × toy and ratio of right answers, best first."""
     columns = [(board["all"], ratio) for board in boards for ratio in ratios]
-    lines = [["method", *(f"{name.split()[0]}, {ratio:.0%}" for name in SHORT_TOYS for ratio in ratios)]]
-    lines.append(["all tokens", *(_share(rows[0]["accuracy"]) for rows, _ in columns)])
+    lines = [["method", *toys_and_ratios(ratios)]]
+    lines.append(["all tokens", *(percent(rows[0]["accuracy"]) for rows, _ in columns)])
     everything = [row for board in boards for row in board["all"][1:]]
-    for name in _best_first(everything, ratios):
-        lines.append([name, *(_accuracy(_find(rows, name, ratio)) for rows, ratio in columns)])
+    for name in best_first(everything, ratios):
+        lines.append([name, *(right(row_of(rows, name, ratio)) for rows, ratio in columns)])
     return pipes(lines)
 
 
@@ -189,21 +196,12 @@ def leaderboard_by_kind(found: dict[str, Any], ratio: float = HARD_RATIO) -> str
     """Make the table method × kind of question at one ratio, best first."""
     whole, *rows = found["all"]
     kinds = list(whole["by_kind"])
-    lines = [["method", *kinds], ["all tokens", *_kinds(whole, kinds)]]
-    for name in _best_first(rows, (ratio,)):
-        row = _find(rows, name, ratio)
+    lines = [["method", *kinds], ["all tokens", *percent_by_kind(whole, kinds)]]
+    for name in best_first(rows, (ratio,)):
+        row = row_of(rows, name, ratio)
         if "refused" not in row:
-            lines.append([name, *_kinds(row, kinds)])
+            lines.append([name, *percent_by_kind(row, kinds)])
     return pipes(lines)
-
-
-def _best_first(rows: Sequence[Row], ratios: Sequence[float]) -> list[str]:
-    """Return the methods, ordered by their mean share of right answers. A method counts as wrong where it refuses."""
-
-    def mean(name: str) -> float:
-        return sum(row["accuracy"] or 0.0 for row in rows if row["method"] == name and row["retention_ratio"] in ratios)
-
-    return sorted(dict.fromkeys(row["method"] for row in rows if row["retention_ratio"] in ratios), key=mean)[::-1]
 
 
 def costs(found: dict[str, Any]) -> str:
@@ -242,10 +240,10 @@ def variants(found: dict[str, Any], ratios: Sequence[float]) -> str:
     """Make a table of each variant at some ratios."""
     whole, *rows = found["all"]
     lines = [["variant", *(f"R = {ratio:.0%}: right, %" for ratio in ratios)]]
-    lines.append(["all tokens", *[_share(whole["accuracy"])] * len(ratios)])
+    lines.append(["all tokens", *[percent(whole["accuracy"])] * len(ratios)])
     for name in dict.fromkeys(row["method"] for row in rows):
-        chosen = [_find(rows, name, ratio) for ratio in ratios]
-        lines.append([name, *("–" if row is None else _with_difference(row) for row in chosen)])
+        chosen = [row_of(rows, name, ratio) for ratio in ratios]
+        lines.append([name, *("–" if row is None else right_and_difference(row) for row in chosen)])
     return pipes(lines)
 
 
@@ -257,7 +255,7 @@ def roundings(boards: Sequence[dict[str, Any]]) -> str:
             for row in of_ratio:
                 told = [name, f"{100 * row['retention_ratio']:g}", f'`"{row["method"]}"`']
                 others = f"{row['agreement_n'] * (1 - row['agreement']):,.0f}"
-                right = [_share(row["accuracy"]), "–"] if row is of_ratio[0] else [_with_difference(row), others]
+                right = [percent(row["accuracy"]), "–"] if row is of_ratio[0] else [right_and_difference(row), others]
                 lines.append([*told, f"{100 * row['kept_share']:.1f}", *right])
     return pipes(lines)
 
@@ -280,7 +278,10 @@ def frame_counts(found: dict[str, Any]) -> str:
     for name in dict.fromkeys(row["method"] for row in rows):
         of_counts = [row for row in rows if row["method"] == name]
         lines.append(
-            [name, *(_share(row["accuracy"]) if row is of_counts[0] else _with_difference(row) for row in of_counts)]
+            [
+                name,
+                *(percent(row["accuracy"]) if row is of_counts[0] else right_and_difference(row) for row in of_counts),
+            ]
         )
     of_budget = [row for row in rows if row["method"] == name]
     lines.append(["tokens in the prompt: a method", *(f"{row['prompt_tokens']:.0f}" for row in of_budget)])
@@ -302,7 +303,7 @@ def frames_of_both(boards: Sequence[dict[str, Any]]) -> str:
             next(row["accuracy"] for row in rows if (row["method"], row["num_frames"]) == (name, count))
             for rows, _, count in columns
         ]
-        lines.append([name, *map(_share, shares)])
+        lines.append([name, *map(percent, shares)])
     return pipes(lines)
 
 
@@ -314,7 +315,7 @@ def repeats(found: dict[str, Any]) -> str:
     for place, of_rates in enumerate(zip(*(of_rate["all"] for of_rate in rates.values()), strict=True)):
         row = of_rates[0]
         if row["tolerance"] is None:
-            lines.append([_named(row), "whole tower", *(_share(each["accuracy"]) for each in of_rates), ""])
+            lines.append([_named(row), "whole tower", *(percent(each["accuracy"]) for each in of_rates), ""])
             continue
         lost: dict[str, float] = {}
         for of_rate in rates.values():
@@ -322,7 +323,7 @@ def repeats(found: dict[str, Any]) -> str:
                 if (rows[place]["difference_high"] or 0.0) < 0:
                     lost[kind] = min(lost.get(kind, 0.0), rows[place]["difference"])
         told = ", ".join(f"{kind} −{-100 * lost[kind]:.0f}" for kind in sorted(lost, key=lost.__getitem__))
-        lines.append([_named(row), f"{row['tolerance']:g}", *map(_with_difference, of_rates), told or "none"])
+        lines.append([_named(row), f"{row['tolerance']:g}", *map(right_and_difference, of_rates), told or "none"])
     return pipes(lines)
 
 
@@ -352,7 +353,7 @@ def streams(toy: str, usual: bool) -> str:
     for row in json.loads((RESULTS / toy / "streams.json").read_text())["rows"]:
         if (row["kind"] == "usual") == usual:
             of_stream = [row["kind"], f"{row['frames']:,}"] if row["frames"] else []
-            shown = [_share(row[when]["accuracy"]) for when in STREAM_TIMES]
+            shown = [percent(row[when]["accuracy"]) for when in STREAM_TIMES]
             if row["memory"] != OWN:
                 more = [cell(row[when], "difference", "+") for when in STREAM_TIMES]
                 shown = [f"{share} ({each})" for share, each in zip(shown, more)]
@@ -369,34 +370,14 @@ def _named(row: Row) -> str:
     return row["method"] if row["retention_ratio"] == 1.0 else f"{row['method']}, R = {row['retention_ratio']:.0%}"
 
 
-def _find(rows: Sequence[Row], method: str, ratio: float) -> Any:
-    return next((row for row in rows if (row["method"], row["retention_ratio"]) == (method, ratio)), None)
-
-
-def _kinds(row: Row, kinds: Sequence[str]) -> list[str]:
-    return [_share(row["by_kind"][kind]["accuracy"]) for kind in kinds]
-
-
-def _accuracy(row: Row) -> str:
-    return "–" if "refused" in row else _share(row["accuracy"])
-
-
-def _with_difference(row: Row) -> str:
-    """Format the right answers and their difference from all tokens, in points, with its paired 95 % interval."""
-    return "–" if "refused" in row else f"{_share(row['accuracy'])} ({cell(row, 'difference', '+')})"
-
-
 def _milliseconds(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
 
 
 def blocks() -> dict[str, str]:
     """Return name -> text for all blocks of the pages."""
     methods, original = load("methods"), load("positions")
+
     made: dict[str, Callable[[], str]] = {
         "headline": lambda: headline(methods, original),
         "short": short,
@@ -411,17 +392,20 @@ def blocks() -> dict[str, str]:
         "ablations-qwen3-vl": lambda: variants(load("ablations", QWEN), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
         "budgets-qwen3-vl": lambda: variants(load("budgets", QWEN), BUDGET_RATIOS),
-        "roundings": lambda: roundings([load("roundings"), load("roundings", QWEN)]),
+        "roundings": lambda: roundings(both("roundings")),
         "frames": lambda: frame_counts(load("frames")),
         "frames-qwen3-vl": lambda: frame_counts(load("frames", QWEN)),
-        "frames-both": lambda: frames_of_both([load("frames"), load("frames", QWEN)]),
+        "frames-both": lambda: frames_of_both(both("frames")),
         "repeats": lambda: repeats(load("repeats")),
         "repeats-qwen3-vl": lambda: repeats(load("repeats", QWEN)),
-        "repeats-computed": lambda: repeats_computed(
-            dict(zip(SHORT_TOYS, (load("repeats"), load("repeats", QWEN)), strict=True))
-        ),
+        "repeats-computed": lambda: repeats_computed(dict(zip(SHORT_TOYS, both("repeats"), strict=True))),
         "both-toys": lambda: both_toys([load_leaderboard(), load_leaderboard(QWEN)]),
-        "both-toys-long": lambda: both_toys([load("long"), load("long", QWEN)]),
+        "both-toys-long": lambda: both_toys(both("long")),
+        "hard": lambda: hard_tables.hard(both("hard")),
+        "drift": lambda: hard_tables.drift(both("hard")),
+        "when": lambda: hard_tables.when(both("hard")),
+        "tried": lambda: hard_tables.tried(both("hard")),
+        "chats": lambda: hard_tables.chats(both("chats")),
         "origins": origins,
         "leaderboard": lambda: leaderboard(load_leaderboard()),
         "leaderboard-kinds": lambda: leaderboard_by_kind(load_leaderboard()),

@@ -15,32 +15,27 @@ OF_TIME = ("half", "first")  # the kinds of questions about when something was s
 def hard(boards: Sequence[dict[str, Any]]) -> str:
     """Make the table method × toy and ratio of right answers to all questions and to the hard ones, best first."""
     columns = [(board, ratio) for board in boards for ratio in HARD_RATIOS]
-    lines = [["right, % / of the hard ones, %", *toys_and_ratios(HARD_RATIOS)]]
-    numbers = [
-        f"{board['hard'][f'{ratio:g}'][0]['accuracy_n']:,} hard of {board['questions']:,}" for board, ratio in columns
-    ]
-    lines.append(["questions", *numbers])
-    for name in (ALL_TOKENS, *best_first([row for board in boards for row in _methods_of(board["all"])], HARD_RATIOS)):
-        cells = []
-        for board, ratio in columns:
-            both = [
-                row_of(rows, name, 1.0 if name == ALL_TOKENS else ratio)
-                for rows in (board["all"], board["hard"][f"{ratio:g}"])
-            ]
-            cells.append(" / ".join(percent(row["accuracy"]) for row in both))
-        lines.append([name, *cells])
+    numbers = [f"{_of_hard(*column)[0]['accuracy_n']:,} of {column[0]['questions']:,}" for column in columns]
+    lines = [["right, % / to hard questions, %", *toys_and_ratios(HARD_RATIOS)], ["hard questions", *numbers]]
+    for name in (ALL_TOKENS, *_methods(boards)):
+        lines.append([name, *(right_of_all_and_hard(*column, name) for column in columns)])
     return pipes(lines)
+
+
+def right_of_all_and_hard(board: dict[str, Any], ratio: float, name: str) -> str:
+    """Return a method's right answers to all questions and to the hard ones. It has none of these if it says which are
+    hard."""
+    row, of_hard = (_row(rows, name, ratio) for rows in (board["all"], _of_hard(board, ratio)))
+    return f"{percent(row['accuracy'])} / {percent(of_hard['accuracy'] or None)}"
 
 
 def drift(boards: Sequence[dict[str, Any]]) -> str:
     """Make the table method × toy and ratio: how many answers are other ones than with all tokens, right or wrong."""
     columns = [(board, ratio) for board in boards for ratio in HARD_RATIOS]
     lines = [["other answers than with all tokens", *toys_and_ratios(HARD_RATIOS)]]
-    for name in best_first([row for board in boards for row in _methods_of(board["all"])], HARD_RATIOS):
-        rows = [row_of(board["all"], name, ratio) for board, ratio in columns]
-        lines.append(
-            [name, *(f"{row['agreement_n'] * (1 - row['agreement']):.0f} of {row['agreement_n']:,}" for row in rows)]
-        )
+    for name in _methods(boards):
+        rows = [_row(board["all"], name, ratio) for board, ratio in columns]
+        lines.append([name, *(f"{row['agreement_n'] * (1 - row['agreement']):.0f}" for row in rows)])
     return pipes(lines)
 
 
@@ -48,8 +43,8 @@ def when(boards: Sequence[dict[str, Any]]) -> str:
     """Make the table method × toy and ratio of right answers to the questions about when something was seen."""
     columns = [(board, ratio) for board in boards for ratio in HARD_RATIOS]
     lines = [["right, %: `half` / `first`", *toys_and_ratios(HARD_RATIOS)]]
-    for name in (ALL_TOKENS, *best_first([row for board in boards for row in _methods_of(board["all"])], HARD_RATIOS)):
-        rows = [row_of(board["all"], name, 1.0 if name == ALL_TOKENS else ratio) for board, ratio in columns]
+    for name in (ALL_TOKENS, *_methods(boards)):
+        rows = [_row(board["all"], name, ratio) for board, ratio in columns]
         lines.append([name, *(" / ".join(percent_by_kind(row, OF_TIME)) for row in rows)])
     return pipes(lines)
 
@@ -57,9 +52,9 @@ def when(boards: Sequence[dict[str, Any]]) -> str:
 def tried(boards: Sequence[dict[str, Any]]) -> str:
     """Make the table of variants of `"coverage"`: right answers beside it on the same questions, with the paired
     interval."""
-    lines = [[f"difference from `{OWN}`, points", *toys_and_ratios(HARD_RATIOS)]]
     beside = [rows for board in boards for rows in board["beside"]]
-    lines.append([f"`{OWN}`: right, %", *(percent(rows[0]["accuracy"]) for rows in beside)])
+    lines = [["points more than `coverage`", *toys_and_ratios(HARD_RATIOS)]]
+    lines.append(["`coverage`: right, %", *(percent(rows[0]["accuracy"]) for rows in beside)])
     for name in TRIED_METHODS:
         found = [next(row for row in rows if row["method"] == name) for rows in beside]
         lines.append([name, *(cell(row, "difference", "+") for row in found)])
@@ -71,13 +66,21 @@ def chats(boards: Sequence[dict[str, Any]]) -> str:
     ratios = sorted({row["retention_ratio"] for row in boards[0]["all"]} - {1.0}, reverse=True)
     lines = [["right, %, by turn", *toys_and_ratios(ratios)]]
     for name in dict.fromkeys(row["method"] for row in boards[0]["all"]):
-        rows = [
-            row_of(board["all"], name, 1.0 if name == ALL_TOKENS else ratio) for board in boards for ratio in ratios
-        ]
+        rows = [_row(board["all"], name, ratio) for board in boards for ratio in ratios]
         lines.append([name, *(" / ".join(percent(turn["accuracy"]) for turn in row["turns"]) for row in rows)])
     return pipes(lines)
 
 
-def _methods_of(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of methods, without all tokens and without variants that were tried."""
-    return [row for row in rows if row["method"] not in TRIED_METHODS and row["retention_ratio"] < 1.0]
+def _of_hard(board: dict[str, Any], ratio: float) -> list[Row]:
+    return board["hard"][f"{ratio:g}"]
+
+
+def _row(rows: Sequence[Row], name: str, ratio: float) -> Any:
+    return row_of(rows, name, 1.0 if name == ALL_TOKENS else ratio)
+
+
+def _methods(boards: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the methods, best first, without all tokens and without variants that were tried."""
+    rows = [row for board in boards for row in board["all"]]
+    own = [row for row in rows if row["method"] not in (*TRIED_METHODS, ALL_TOKENS)]
+    return best_first(own, HARD_RATIOS)

@@ -49,7 +49,8 @@ ORIGINAL_SUFFIX = ", original positions"
 ORIGINAL = f"VidCom² (paper){ORIGINAL_SUFFIX}"
 OWN = "coverage"  # this project's method
 OF_TWO_POSITIONS = ("VidCom² (paper)", "VidCom² (released)", "EVS", "V-CAST", OWN)  # methods that score tokens
-SHORT = {  # the methods of README's table, and what it calls them
+SHORT = {  # the rows of README's table, and what it calls them
+    "all tokens": "all tokens",
     OWN: "`vidcom2.RECOMMENDED`",
     "VidCom² (paper)": "VidCom²",
     "V-CAST": "V-CAST",
@@ -90,13 +91,13 @@ def headline(methods: dict[str, Any], of_positions: dict[str, Any]) -> str:
 
 
 def short() -> str:
-    """Make README's table of right answers on both toys: the recommended method, others, and two baselines."""
-    boards = [load_leaderboard(), load_leaderboard(QWEN)]
-    columns = [(board["all"], ratio) for board in boards for ratio in SHORT_RATIOS]
-    lines = [["right answers, %", *(f"{name}, {ratio:.0%} kept" for name in SHORT_TOYS for ratio in SHORT_RATIOS)]]
-    lines.append(["all tokens", *(percent(rows[0]["accuracy"]) for rows, _ in columns)])
+    """Make README's table of right answers on both toys, to all questions and to hard ones: the recommended method,
+    others, and the two baselines that say which are hard."""
+    columns = [(board, ratio) for board in both("hard") for ratio in SHORT_RATIOS]
+    names = [f"{name}, {ratio:.0%} kept" for name in SHORT_TOYS for ratio in SHORT_RATIOS]
+    lines = [["right answers, % / to hard questions", *names]]
     for method, name in SHORT.items():
-        lines.append([name, *(right(row_of(rows, method, ratio)) for rows, ratio in columns)])
+        lines.append([name, *(hard_tables.right_of_all_and_hard(*column, method) for column in columns)])
     return pipes(lines)
 
 

@@ -241,6 +241,12 @@ MODELS = [
         **QWEN2 | {"video_inputs": (*QWEN2["video_inputs"], "second_per_grid_ts")},
     ),
     ModelCase(
+        name="exaone4_5",
+        build_arguments={"pixels": (84 * 84, 84 * 112), "seed": 1},  # answers of seed 0 end early
+        **QWEN2 | {"legacy_prefixes": {"": ""}, "mrope": False},
+        grouped=False,
+    ),
+    ModelCase(
         name="qwen2_5_omni_thinker",
         build_arguments={"patch_size": 46},  # 276 × 368 pixels, the fewest that the processor makes of a frame
         **THINKER,

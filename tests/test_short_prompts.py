@@ -12,6 +12,7 @@ from digests import CHECKS, FILE, Subject, alike
 from models import MODELS, ModelCase, make_video
 
 CASES = {case.name: case for case in MODELS if case.loads_here}
+RECORDED = json.loads(FILE.read_text())["exact"]  # of families that came later, nothing is recorded
 
 
 @cache
@@ -27,10 +28,11 @@ def every_check(case: ModelCase) -> list:
 @pytest.mark.skipif(
     not transformers.__version__.startswith("5.24."), reason="the digests are those of Transformers 5.24"
 )
-@pytest.mark.parametrize(("name", "check"), [each for case in CASES.values() for each in every_check(case)])
+@pytest.mark.parametrize(
+    ("name", "check"), [each for row in CASES if row in RECORDED for each in every_check(CASES[row])]
+)
 def test_a_short_prompt_is_answered_as_the_shortened_one_was(name, check):
-    with FILE.open() as file:
-        expected = json.load(file)["exact"][name][check]
+    expected = RECORDED[name][check]
     try:
         found = CHECKS[check](subject(name, short=True))
     except ValueError as error:
@@ -39,7 +41,8 @@ def test_a_short_prompt_is_answered_as_the_shortened_one_was(name, check):
 
 
 @pytest.mark.parametrize(
-    ("name", "check"), [each for case in CASES.values() if case.representative for each in every_check(case)]
+    ("name", "check"),
+    [each for row in CASES.values() if row.representative or row.name not in RECORDED for each in every_check(row)],
 )
 def test_a_short_prompt_is_answered_as_the_shortened_one_is(name, check):
     found = []

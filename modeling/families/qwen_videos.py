@@ -1,5 +1,5 @@
 """What Qwen's families share: videos as patches with a grid for each, and M-RoPE positions. The patches of all videos
-are in one tensor.
+are in one tensor. EXAONE 4.5 has such videos, and plain positions.
 """
 
 import inspect
@@ -21,14 +21,12 @@ GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
 SIZES_AND_TIMES = GRIDS | {"second_per_grid_ts": VIDEO}
 
 
-class QwenVideoModelMixin(VidCom2ModelMixin):
-    """Makes a Qwen inner model run on short prompts. It comes before the parent's inner model among the bases.
+class GridVideosMixin(VidCom2ModelMixin):
+    """Takes videos as patches with a grid for each. It comes before the parent's inner model among the bases.
 
     A "frame" is one of the t temporal patches of `video_grid_thw`, each of which is two frames of the file, or one in
     Cosmos 3 Edge. It has a token for each block of 2 × 2 patches, and all its tokens are scored.
     """
-
-    uses_mrope = True
 
     def frames_of_videos(
         self, pixel_values_videos: Tensor, video_grid_thw: Tensor | None = None, **arguments: Any
@@ -61,6 +59,13 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
         patches = torch.cat([frames.flatten(0, 1) for _, frames in chunk])
         grids = [[len(frames), *video.described] for video, frames in chunk]
         return {"pixel_values_videos": patches, "video_grid_thw": torch.tensor(grids, device=patches.device)}
+
+
+class QwenVideoModelMixin(GridVideosMixin):
+    """Makes a Qwen inner model run on short prompts, with M-RoPE positions. It comes before the parent's inner model
+    among the bases."""
+
+    uses_mrope = True
 
     def has_positions_of_its_own(self, inputs: dict[str, Any]) -> bool:
         """Whether new tokens have other positions (t, h, w) than their order, since images or videos are among them."""

@@ -22,6 +22,10 @@ from .modeling.families.modeling_vidcom2_cosmos3_omni import (
     VidCom2Cosmos3OmniConfig,
     VidCom2Cosmos3OmniForConditionalGeneration,
 )
+from .modeling.families.modeling_vidcom2_exaone4_5 import (
+    VidCom2Exaone4_5_Config,
+    VidCom2Exaone4_5_ForConditionalGeneration,
+)
 from .modeling.families.modeling_vidcom2_gemma4 import VidCom2Gemma4Config, VidCom2Gemma4ForConditionalGeneration
 from .modeling.families.modeling_vidcom2_gemma4_unified import (
     VidCom2Gemma4UnifiedConfig,
@@ -91,6 +95,8 @@ __all__ = [
     "VidCom2Cosmos3EdgeForConditionalGeneration",
     "VidCom2Cosmos3OmniConfig",
     "VidCom2Cosmos3OmniForConditionalGeneration",
+    "VidCom2Exaone4_5_Config",
+    "VidCom2Exaone4_5_ForConditionalGeneration",
     "VidCom2Gemma4Config",
     "VidCom2Gemma4ForConditionalGeneration",
     "VidCom2Gemma4UnifiedConfig",

@@ -143,6 +143,7 @@ PROCESSORS: dict[str, str] = {
         ("LlavaNextVideo", "vidcom2_llava_next_video"),
         ("Qwen2VL", "vidcom2_qwen2_vl"),
         ("Qwen2_5_VL", "vidcom2_qwen2_5_vl"),
+        ("Exaone4_5_", "vidcom2_exaone4_5"),
         ("Qwen2_5Omni", "qwen_sound"),
         ("Qwen3OmniMoe", "qwen_sound"),
         ("Qwen3VL", "vidcom2_qwen3_vl"),
@@ -229,6 +230,15 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.qwen.tiny_qwen2_5_vl",
             spreads_times=True,
             stock_processors=("Qwen2_5_VLProcessor",),
+            frame="two frames together: a token for 28 × 28 pixels",
+        ),
+        Family(
+            model_type="exaone4_5",
+            name="EXAONE 4.5",
+            module="exaone4_5",
+            classes="VidCom2Exaone4_5_",
+            tiny="tiny.qwen.tiny_exaone4_5",
+            stock_processors=("Exaone4_5_Processor",),
             frame="two frames together: a token for 28 × 28 pixels",
         ),
         Family(

@@ -17,7 +17,10 @@ from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions
 from vidcom2.hub_upload.staging import complete, stage
 
-PLAIN = ("llava_onevision", "llava_video", "llava_next_video")
+PLAIN = {
+    **{name: CASES_BY_NAME[name] for name in ("llava_onevision", "llava_video", "llava_next_video")},
+    "exaone4_5": Case(ROWS["exaone4_5"], PIXELS, (4, 5)),  # which the plugin does not serve
+}
 STAND_APART = Case(ROWS["video_llama_3"], {**PIXELS, "patch_size": 14}, (4, 5))
 SCRIPT = Path(__file__).with_name("without_the_plugin.py")
 # Videos, images and settings of a request.
@@ -65,8 +68,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     """Return what the process without this package found out about each repo."""
     folder = tmp_path_factory.mktemp("published")
     cases = {}
-    for name in PLAIN:
-        case = CASES_BY_NAME[name]
+    for name, case in PLAIN.items():
         cases[name] = asked(case, *publish(folder / name, case), number=32)
     for case in (CASES_BY_NAME["qwen2_vl"], STAND_APART):
         cases[case.name] = asked(case, *publish(folder / case.name, case), number=1)
@@ -99,7 +101,7 @@ def test_answers_and_lengths_of_prompts_are_those_of_generate(answers: dict[str,
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_each_request_gets_the_ratio_that_it_asks_for(answers: dict[str, dict[str, Any]], name: str) -> None:
-    case = CASES_BY_NAME[name]
+    case = PLAIN[name]
     lengths = [length for length, _ in answers[name]["served"]]
     half, fewer = lengths[4] - lengths[0], lengths[0] - lengths[5]
     assert half == case.kept(0.5) - case.kept(None)

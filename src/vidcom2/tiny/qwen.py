@@ -6,6 +6,8 @@ import torch
 from transformers import (
     BaseVideoProcessor,
     Cosmos3OmniForConditionalGeneration,
+    Exaone4_5_ForConditionalGeneration,
+    Exaone4_5_Processor,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     ProcessorMixin,
@@ -88,6 +90,45 @@ def tiny_qwen2_5_vl(
     }
     return _tiny_qwen(
         Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor, vision, pixels, "out_hidden_size", **kwargs
+    )
+
+
+def tiny_exaone4_5(
+    pixels: tuple[int, int] = (196 * 196, 196 * 280), sliding_window: int = 4096, hidden_size: int = 32, **kwargs: Any
+) -> TinyModel:
+    """Return a stock EXAONE 4.5 with random float32 weights, and its processor. Its vision tower has the blocks of
+    `tiny_qwen2_5_vl`, with fewer heads of keys than of queries. Its language model has a layer that attends within a
+    window, and one that knows no positions and attends to all tokens.
+
+    Args:
+        pixels: as in `tiny_qwen2_vl`.
+        sliding_window: how many tokens the first layer sees.
+        **kwargs: other arguments of `_tiny_qwen`.
+    """
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "window_size": 4 * PATCH_SIZE,
+        "fullatt_block_indexes": [1],
+        "num_key_value_heads": 1,
+    }
+    text = {
+        "model_type": "exaone4",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "sliding_window": sliding_window,
+        "sliding_window_pattern": 2,
+        "initializer_range": 0.08,  # wide enough that answers depend on the prompt, not on the last token alone
+    }
+    return _tiny_qwen(
+        Exaone4_5_ForConditionalGeneration,
+        Exaone4_5_Processor,
+        vision,
+        pixels,
+        "out_hidden_size",
+        text=text,
+        hidden_size=hidden_size,
+        marks={field: QWEN2_VL_MARKS[field] for field in ("image_token_id", "video_token_id")},
+        **kwargs,
     )
 
 

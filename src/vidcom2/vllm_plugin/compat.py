@@ -14,6 +14,9 @@ REASONS = {
     "VidCom2Qwen2_5OmniThinkerForConditionalGeneration": _OLD_TRANSFORMERS,
     "VidCom2Qwen3OmniMoeThinkerForConditionalGeneration": _OLD_TRANSFORMERS,
     "VidCom2Cosmos3EdgeForConditionalGeneration": _OLD_TRANSFORMERS,
+    "VidCom2Exaone4_5_ForConditionalGeneration": (
+        "the plugin has no class for this family; docs/serving.md says how vLLM serves it without the plugin"
+    ),
     "VidCom2SmolVLMForConditionalGeneration": "vLLM's class for this family takes images alone",
     "VidCom2VideoLlama3ForConditionalGeneration": "vLLM has no class for this family",
     "VidCom2Gemma4UnifiedForConditionalGeneration": (

@@ -12,7 +12,7 @@ import typer
 
 from vidcom2.toys import TOYS
 
-from . import compare, dataset, ship, streams, tables, train
+from . import chats, compare, dataset, ship, streams, tables, train
 
 
 def main(
@@ -25,10 +25,12 @@ def main(
     # Each group has the test set of the published figures.
     for part, size in dict.fromkeys((group.data, group.videos_per_level) for group in compare.GROUPS.values()):
         dataset.write_part(work / f"data-{size}", part, size)
+    dataset.write_part(work / f"data-{chats.VIDEOS_PER_LEVEL}", dataset.CHATS, chats.VIDEOS_PER_LEVEL)
     for toy in TOYS:
         for name, group in compare.GROUPS.items():
             if toy in group.toys:
                 compare.main(work / f"data-{group.videos_per_level}", work / "answers", toy, [name])
+        chats.main(work / f"data-{chats.VIDEOS_PER_LEVEL}", work / "answers", toy)
         streams.main(work / "streams", toy)
     tables.main()
 

@@ -34,7 +34,7 @@ from .dataset import CHATS, TURNS
 
 RATIOS = (0.25, 0.1)
 METHODS_OF_CHATS = ("coverage", "VidCom² (paper)", "uniform_frames", "random")
-NUM_FRAMES = 16
+NUM_FRAMES, VIDEOS_PER_LEVEL = 16, 50
 WHOLE = AllTokens()
 
 

@@ -81,14 +81,15 @@ def test_a_folder_that_another_process_finished_meanwhile_stays(
     assert names(tmp_path) == ["x"] and (tmp_path / "x" / "content").read_text() == "theirs"
 
 
-def test_the_next_process_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_the_next_process_removes_what_a_killed_one_left_and_nothing_else_of_that_name(
+    kind: str, tmp_path: Path
+) -> None:
     left = tmp_path / ".x.vidcom2-incomplete"
-    left.mkdir()
-    (left / "half").write_text("of it")
-    with growing_folder(tmp_path / "x") as folder:
-        (folder / "content").write_text("whole")
-    left.write_text("half of it")
-    write_alone(tmp_path / "x.watched", b"whole")
-    left.rename(tmp_path / ".x.watched.vidcom2-incomplete")
-    write_alone(tmp_path / "x.watched", b"whole")
-    assert names(tmp_path) == ["x", "x.watched"] and names(tmp_path / "x") == ["content"]
+    left.mkdir() if kind == "folder" else left.write_text("half of it")
+    with pytest.raises(OptionError, match=r"incomplete' exists, and no lock beside it says.*Move it away"):
+        write_alone(tmp_path / "x", b"whole")
+    assert left.exists()
+    (tmp_path / ".x.lock").touch()  # which a killed process leaves too
+    write_alone(tmp_path / "x", b"whole")
+    assert names(tmp_path) == ["x"]

@@ -100,9 +100,12 @@ def locked(lock_file: Path, otherwise: str, stays: bool = False) -> Iterator[Non
 @contextmanager
 def _alone(target: Path, otherwise: str) -> Iterator[Path]:
     """Yield a name that nobody else uses, whose file or folder becomes `target` when the block ends. Raises an
-    OptionError with the text `otherwise` if another process is making it."""
-    part = target.with_name(f".{target.name}.vidcom2-incomplete")
-    with locked(target.with_name(f".{target.name}.lock"), otherwise):
+    OptionError with the text `otherwise` if another process is making it, and on a user's own file of that name."""
+    part, lock = (target.with_name(f".{target.name}.{ending}") for ending in ("vidcom2-incomplete", "lock"))
+    was_killed = lock.exists()  # since a process that ends removes its lock
+    with locked(lock, otherwise):
+        if os.path.lexists(part) and not was_killed:
+            raise OptionError(f"{str(part)!r} exists, and no lock beside it says that vidcom2 made it. Move it away.")
         _remove(part)  # which a killed process left
         try:
             yield part

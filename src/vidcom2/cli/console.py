@@ -346,11 +346,7 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
     parameters = [each for each in inspect.signature(command).parameters.values() if each.name != "settings"]
     if recommends:
         option = typer.Option("--recommended", help=f"The settings of docs/leaderboard.md: {recommended}.")
-        parameters.append(
-            inspect.Parameter(
-                "recommended", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
-            )
-        )
+        parameters.append(_parameter("recommended", False, Annotated[bool, option]))
     for name, kind, text, default in options:
         panel = None if name in ("retention_ratio", "max_video_tokens") else "How tokens are selected"
         parsed = {"parser": _number_or_text, "metavar": "<float>"} if name == "retention_ratio" else {}
@@ -358,11 +354,7 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
         option = typer.Option(
             *names, help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel, **parsed
         )
-        parameters.append(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
-            )
-        )
+        parameters.append(_parameter(name, None, Annotated[kind | None, option]))
     return _with_parameters(with_settings, command, parameters)
 
 
@@ -381,10 +373,7 @@ def takes_imports(command: Callable[..., None]) -> Callable[..., None]:
         import_for_command(modules or [])
         command(**arguments)
 
-    options = [
-        inspect.Parameter("modules", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ImportOption),
-        inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAllOption),
-    ]
+    options = [_parameter("modules", None, ImportOption), _parameter("help_all", False, HelpAllOption)]
     return _with_parameters(with_imports, command, [*inspect.signature(command).parameters.values(), *options])
 
 
@@ -415,14 +404,7 @@ def takes_placement(command: Callable[..., None], without: Sequence[str] = ()) -
     parameters = [each for each in inspect.signature(command).parameters.values() if each.name != "placement"]
     for field in options:
         option = typer.Option(help=field.metadata["help"], show_default=field.metadata["shown"] or False)
-        parameters.append(
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=Annotated[field.type, option],
-            )
-        )
+        parameters.append(_parameter(field.name, field.default, Annotated[field.type, option]))
     return _with_parameters(with_placement, command, parameters)
 
 
@@ -443,6 +425,10 @@ def takes_fields(options_class: type) -> Callable[[Callable[..., None]], Callabl
         return _with_parameters(with_fields, command, parameters)
 
     return decorate
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _with_parameters(

@@ -18,16 +18,15 @@ from ..finding_checkpoints import Resolved, resolve
 from ..judging.questions import Question, checked_questions, read_questions
 from ..placement import Placement
 from ..presets import NUM_FRAMES
-from ..records.fingerprints import certificate_of, check_loaded, identity_of
-from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
-from ..records.run_record import AnswerFile, versions_of_answers
+from ..records.fingerprints import certificate_of, check_loaded
+from ..records.provenance import birth_certificate, commit_of_run, cpu_name
+from ..records.run_record import AnswerFile
 from ..toys import toy_of
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
     INTERRUPTED,
     command_line,
     exit_with,
-    imported_files,
     one_line_errors,
     print_line,
     print_table,
@@ -43,6 +42,7 @@ from .loading import (
     announce_demo,
     import_libraries,
     template_arguments,
+    what_answers_depend_on,
 )
 from .verdicts import verdict_of_eval
 
@@ -124,19 +124,11 @@ class EvalOptions:
 
     def arguments(self, model: Resolved) -> dict[str, Any]:
         """Return what the answers depend on, which must be the same when a run is continued."""
-        return {
-            **identity_of(model.source),
-            "imported": imported_files(),
+        return what_answers_depend_on(self, model) | {
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
             "methods": self.methods,
             "ratios": self.ratios,
-            "num_frames": self.num_frames,
-            "max_new_tokens": self.max_new_tokens,
-            "chat_template_kwargs": template_arguments(self.chat_template_kwargs),
             "letters": "unless the model thinks aloud" if self.letters is None else self.letters,
-            **self.placement.of_answers,
-            "settings": self.settings,
-            **versions_of_answers(),
         }
 
     def command(self) -> str:
@@ -205,7 +197,7 @@ def _evaluated(
     checkpoint = load_resolved(model)
     check_loaded(checkpoint.identity, arguments)
     with written_to(options.folder):
-        commits = file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
+        commits = file.claim(arguments, commit_of_run())
         with progress_bar() as progress:
             task = progress.add_task("Answering", total=None)
             rows = evaluate(

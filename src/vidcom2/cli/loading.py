@@ -2,6 +2,7 @@
 check, import and load, and the notice that a demo is running."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,12 +10,14 @@ from rich.panel import Panel
 
 from ..checks import check_given, check_video_file, is_watched, path_of_watched
 from ..errors import OptionError
-from ..finding_checkpoints import resolve
+from ..finding_checkpoints import Resolved, resolve
 from ..placement import Placement
-from ..records.fingerprints import stamped
+from ..presets import NUM_FRAMES
+from ..records.fingerprints import identity_of, stamped
 from ..records.jsonl import json_object
+from ..records.run_record import versions_of_answers
 from ..toys import shown_with, toy_of
-from .console import check_not_given, err, out, progress_bar, status
+from .console import check_not_given, err, imported_files, out, progress_bar, status
 
 if TYPE_CHECKING:
     from ..asking.watched import Watched
@@ -36,6 +39,14 @@ VideoArgument = Annotated[
         help="Video file or http(s) URL. Without it, a short clip that comes with vidcom2.", show_default=False
     ),
 ]
+MaybeWatchedArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="Video file, http(s) URL, or what `vidcom2 watch` wrote. Without it, a short clip that comes with "
+        "vidcom2.",
+        show_default=False,
+    ),
+]
 TemplateOption = Annotated[
     str | None,
     typer.Option(
@@ -46,6 +57,21 @@ NEEDS_FRAMES = ("num_frames", "scale_while_reading", "repeats", "against", "as_j
 FramesOption = Annotated[
     int, typer.Option("--num-frames", "--frames", help="Frames sampled evenly from the video.", min=1)
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoOptions:
+    """The options of commands that load a model and show it one video.
+
+    Attributes:
+        settings: fields of `CompressionSettings` and of the model's family; the checkpoint's where not given.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
+    video: VideoArgument = None
+    model: ModelOption = None
+    num_frames: FramesOption = NUM_FRAMES
 
 
 def json_option(name: str, text: str | None, example: str) -> dict[str, Any]:
@@ -59,6 +85,20 @@ def json_option(name: str, text: str | None, example: str) -> dict[str, Any]:
 def template_arguments(text: str | None) -> dict[str, Any]:
     """Return the values of `--chat-template-kwargs`. Raises an OptionError on what is no JSON object."""
     return json_option("chat_template_kwargs", text, '{"enable_thinking": false}')
+
+
+def what_answers_depend_on(options: Any, model: Resolved) -> dict[str, Any]:
+    """Return what must be the same when a run of these options is continued, in values that JSON can represent."""
+    return {
+        **identity_of(model.source),
+        "imported": imported_files(),
+        "num_frames": options.num_frames,
+        "max_new_tokens": options.max_new_tokens,
+        "chat_template_kwargs": template_arguments(options.chat_template_kwargs),
+        **options.placement.of_answers,
+        "settings": options.settings,
+        **versions_of_answers(),
+    }
 
 
 def import_libraries(placement: Placement) -> None:

@@ -84,11 +84,11 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
             options.settings,
             options.scale_while_reading,
         )
-        from ..asking.comparison import run
+        from ..asking.comparison import compare_answers
 
         with progress_bar() as progress:
             task = progress.add_task("Answering", total=None)
-            result = run(
+            result = compare_answers(
                 checkpoint,
                 frames,
                 prompt or (clip.question if clip else DEFAULT_PROMPT),

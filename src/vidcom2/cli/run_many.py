@@ -17,12 +17,12 @@ from ..bulk.requests import HowToAnswer, VideoRequest, read_requests, requests_o
 from ..checks import check_settings
 from ..errors import OptionError, how_to_install, one_line, option_name
 from ..finding_checkpoints import Resolved, resolve
-from ..records.fingerprints import check_loaded, identity_of
-from ..records.provenance import commit, is_dirty
-from ..records.run_record import AnswerFile, RunOutput, versions_of_answers
+from ..records.fingerprints import check_loaded
+from ..records.provenance import commit_of_run
+from ..records.run_record import AnswerFile, RunOutput
 from .checking import REQUEST_KEYS, check_rows, rows_of_requests
-from .console import INTERRUPTED, exit_with, imported_files, one_line_errors, print_line, progress_bar
-from .loading import announce_demo, import_libraries, json_option, template_arguments
+from .console import INTERRUPTED, exit_with, one_line_errors, print_line, progress_bar
+from .loading import announce_demo, import_libraries, json_option, template_arguments, what_answers_depend_on
 from .run_options import DEFAULT_PROMPT, RunOptions
 
 
@@ -56,19 +56,8 @@ def answers_depend_on(options: RunOptions, model: Resolved) -> dict[str, Any]:
     of_vllm: dict[str, Any] = {}
     if runs_vllm(options):  # whose package for the CPU has another name
         of_vllm = {"engine_args": engine_arguments(options), "vllm": version(packages_distributions()["vllm"][0])}
-    return {
-        **identity_of(model.source),
-        "engine": options.engine,
-        **of_vllm,
-        "imported": imported_files(),
-        "num_frames": options.num_frames,
-        "max_new_tokens": options.max_new_tokens,
-        "chat_template_kwargs": template_arguments(options.chat_template_kwargs),
-        "scale_while_reading": options.scale_while_reading,
-        **options.placement.of_answers,
-        "settings": options.settings,
-        **versions_of_answers(),
-    }
+    of_run = {"engine": options.engine, **of_vllm, "scale_while_reading": options.scale_while_reading}
+    return what_answers_depend_on(options, model) | of_run
 
 
 def how_to_answer(options: RunOptions) -> HowToAnswer:
@@ -187,11 +176,6 @@ def _answer(
             counts.add(row)
             progress.advance(task)
     return counts
-
-
-def commit_of_run() -> str:
-    """Return the commit of the code, as a run's record notes it."""
-    return commit() + " with uncommitted changes" * is_dirty()
 
 
 def check_installed(package: str, name: str, option: str = "engine") -> None:

@@ -8,6 +8,7 @@ from ..checks import check_given
 from ..errors import OptionError
 from ..finding_checkpoints import Resolved, resolve
 from ..records.fingerprints import certificate_of
+from ..records.provenance import commit_of_run
 from .console import imported_modules, one_line_errors, progress_bar
 from .loading import announce_demo
 from .run_many import (
@@ -15,7 +16,6 @@ from .run_many import (
     answer_into,
     answers_depend_on,
     check_installed,
-    commit_of_run,
     engine_arguments,
     how_to_answer,
     runs_vllm,

@@ -38,6 +38,11 @@ def commit() -> str:
     return git("rev-parse", "HEAD") or f"of release {version('vidcom2')}"
 
 
+def commit_of_run() -> str:
+    """Return the commit of the code, as a run's record notes it."""
+    return commit() + " with uncommitted changes" * is_dirty()
+
+
 def is_dirty() -> bool:
     """Tell whether files that git tracks were changed since the commit."""
     return bool(git("status", "--porcelain", "--untracked-files=no"))

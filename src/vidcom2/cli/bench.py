@@ -36,7 +36,7 @@ from .console import (
     print_line,
     print_table,
     print_verdict,
-    progress_bar,
+    progress_of,
     status,
     takes_fields,
     takes_placement,
@@ -370,8 +370,7 @@ def _measured_model(
                 write_results(path, title, certificate, [series.as_json() for series in every], complete, again)
 
         save([])
-        with progress_bar() as progress:
-            task = progress.add_task("Measuring", total=None)
+        with progress_of("Measuring") as progress:
             every = bench(
                 checkpoint,
                 candidates,
@@ -383,7 +382,7 @@ def _measured_model(
                 repeats=options.repeats,
                 encode_once=options.encode_once,
                 save=save,
-                progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+                progress=progress,
             )
         if options.ask_again:
             frames = max(options.num_frames)

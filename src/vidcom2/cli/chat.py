@@ -86,9 +86,7 @@ def chat_command(context: typer.Context, options: ChatOptions) -> None:
 
 
 def _talk(context: typer.Context, options: ChatOptions, of_template: dict[str, Any]) -> None:
-    watched = watched_video(
-        context, options.model, options.video, options.num_frames, options.placement, options.settings
-    )
+    watched = watched_video(context, options)
     from ..asking.conversation import Conversation
 
     announce_demo(options.model, options.video, "chat")

@@ -291,6 +291,24 @@ def progress_bar() -> Progress:
 
 
 @contextmanager
+def progress_of(text: str) -> Iterator[Callable[[str, float, float | None], None]]:
+    """Show a progress bar. Yields a function that says what is being done, how much of it is done, and of how much."""
+    with progress_bar() as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
+
+
+@contextmanager
+def stoppable(output: object) -> Iterator[None]:
+    """Say after Ctrl-C that the same command continues in this file or folder. Raises `typer.Exit` with code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_line(f"Stopped. The answers so far are in {escape(str(output))}. The same command continues there.")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
 def status(text: str) -> Iterator[Callable[[str | None], None]]:
     """Show on a terminal's stderr what takes a while, with a spinner, so not with NO_COLOR.
 

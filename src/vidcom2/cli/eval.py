@@ -24,14 +24,14 @@ from ..records.run_record import AnswerFile
 from ..toys import toy_of
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
-    INTERRUPTED,
     command_line,
     exit_with,
     one_line_errors,
     print_line,
     print_table,
     print_verdict,
-    progress_bar,
+    progress_of,
+    stoppable,
     takes_fields,
     takes_placement,
     takes_settings,
@@ -156,14 +156,8 @@ def eval_command(options: EvalOptions) -> None:
         model, candidates = options.check()
         arguments = options.arguments(model)
         announce_demo(options.model)
-        try:
-            with locked_folder(options.folder, arguments) as file:
-                rows, results = _evaluated(options, model, questions, candidates, arguments, file)
-        except KeyboardInterrupt:
-            print_line(
-                f"Stopped. The answers so far are in {escape(str(options.folder))}. The same command continues there."
-            )
-            raise typer.Exit(INTERRUPTED) from None
+        with stoppable(options.folder), locked_folder(options.folder, arguments) as file:
+            rows, results = _evaluated(options, model, questions, candidates, arguments, file)
     print_table(table(results))
     errors = [row for row in rows if "error" in row]
     if errors:
@@ -198,8 +192,7 @@ def _evaluated(
     check_loaded(checkpoint.identity, arguments)
     with written_to(options.folder):
         commits = file.claim(arguments, commit_of_run())
-        with progress_bar() as progress:
-            task = progress.add_task("Answering", total=None)
+        with progress_of("Answering") as progress:
             rows = evaluate(
                 checkpoint,
                 questions,
@@ -210,7 +203,7 @@ def _evaluated(
                 max_new_tokens=options.max_new_tokens,
                 chat_template_kwargs=arguments["chat_template_kwargs"],
                 letters=options.letters,
-                progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+                progress=progress,
             )
         of_model = certificate_of(checkpoint.identity)
         certificate = birth_certificate(

@@ -13,7 +13,7 @@ from ..checks import check_settings, new_output
 from ..errors import OptionError, written_to
 from ..explaining.drawing_file import check_drawing
 from ..toys import shown_with
-from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
+from .console import one_line_errors, out, print_line, status, takes_fields, takes_placement, takes_settings
 from .loading import VideoOptions, announce_demo, load_with_video, print_lost
 
 MOST_COMPARED = 4
@@ -60,9 +60,7 @@ def explain_command(options: ExplainOptions) -> None:
         video = options.video or shown_with(options.model)[0].path
         output = new_output(options.output, video, ".html" if others else ".png")
         check_drawing(output, 1 + len(others))
-        frames, checkpoint = load_with_video(
-            options.model, options.video, options.num_frames, options.placement, options.settings
-        )
+        frames, checkpoint = load_with_video(options)
         from ..explaining.explain import Figure, clip_name
         from ..explaining.explanation import compare
 
@@ -72,7 +70,7 @@ def explain_command(options: ExplainOptions) -> None:
             figure.save(output)
         announce_demo(options.model, options.video, "explain")
         out.print(repr(figure))
-        out.print(f"Drawn to {escape(str(output))}", highlight=False, soft_wrap=True)
+        print_line(f"Drawn to {escape(str(output))}")
         print_lost(frames.lost)
 
 

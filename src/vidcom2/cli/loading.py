@@ -1,7 +1,6 @@
 """What the commands that load a model share: the options that name the model and the video, the order in which they
 check, import and load, and the notice that a demo is running."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,7 @@ from ..records.fingerprints import identity_of, stamped
 from ..records.jsonl import json_object
 from ..records.run_record import versions_of_answers
 from ..toys import shown_with, toy_of
-from .console import check_not_given, err, imported_files, out, progress_bar, status
+from .console import check_not_given, err, imported_files, out, progress_of, status
 
 if TYPE_CHECKING:
     from ..asking.watched import Watched
@@ -115,73 +114,55 @@ def import_libraries(placement: Placement) -> None:
         disable_progress_bar()
 
 
-def load_with_video(
-    model: str | None,
-    video: str | None,
-    num_frames: int,
-    placement: Placement,
-    settings: Mapping[str, Any],
-    scale_while_reading: bool = False,
-) -> "tuple[Video, Checkpoint]":
+def load_with_video(options: VideoOptions, scale_while_reading: bool = False) -> "tuple[Video, Checkpoint]":
     """Read the frames and load the model. Options are checked before the slow imports, which precede the decoding.
 
     With `scale_while_reading` the model is loaded first, because its processor says how large the frames should be.
     """
+    video = options.video
     check_given("video", video, "for the bundled clip")
-    resolved = resolve(model, placement, settings)
-    shown = video or str(shown_with(model)[0].path)
+    resolved = resolve(options.model, options.placement, options.settings)
+    shown = video or str(shown_with(options.model)[0].path)
     check_video_file(shown)
     if video is not None:
         from ..video.reading import check_video
 
         check_video(video)
-    import_libraries(placement)
+    import_libraries(options.placement)
     from ..checkpoints import load_resolved
     from ..video.reading import read_video
 
     loaded, size = None, None
     if not err.is_terminal:  # where a spinner would say so
-        err.print(f"Loading {model or 'the toy'} ...", highlight=False, markup=False, soft_wrap=True)
+        err.print(f"Loading {options.model or 'the toy'} ...", highlight=False, markup=False, soft_wrap=True)
     if scale_while_reading:
         from ..asking.frame_size import size_of_frames
 
         loaded = load_resolved(resolved)
         size = size_of_frames(loaded.processor)
-    with progress_bar() as progress:
-        task = progress.add_task("Reading the video", total=None)
-        frames = read_video(
-            shown,
-            num_frames,
-            lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
-            size=size,
-        )
+    with progress_of("Reading the video") as progress:
+        frames = read_video(shown, options.num_frames, progress, size=size)
     # Transformers shows its own progress bars while it downloads files and loads weights.
     return frames, loaded or load_resolved(resolved)
 
 
-def watched_video(
-    context: typer.Context,
-    model: str | None,
-    video: str | None,
-    num_frames: int,
-    placement: Placement,
-    settings: Mapping[str, Any],
-) -> "Watched":
+def watched_video(context: typer.Context, options: VideoOptions) -> "Watched":
     """Load the model and let it watch the video, or load what it has watched before."""
+    video = options.video
     if video is not None and is_watched(video):
         check_not_given(context, NEEDS_FRAMES, "needs the frames of a video, but a watched one has none left")
         path = path_of_watched(video)
         check_video_file(video)
-        resolved = resolve(model, placement, settings)
-        import_libraries(placement)
+        resolved = resolve(options.model, options.placement, options.settings)
+        import_libraries(options.placement)
         from ..asking.watched import load_watched_file
         from ..asking.watched_file import read_header
         from ..checkpoints import load_resolved
 
         header = read_header(path)  # refuses a damaged file before the model is loaded
-        return load_watched_file(path, header, load_resolved(resolved), settings)
+        return load_watched_file(path, header, load_resolved(resolved), options.settings)
     source = stamped(video)
-    frames, checkpoint = load_with_video(model, video, num_frames, placement, settings)
+    frames, checkpoint = load_with_video(options)
     from ..asking.watched import watch_frames
 
     with status("Encoding the video ..."):

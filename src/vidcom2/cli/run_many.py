@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.markup import escape
 
 from ..bulk.requests import HowToAnswer, VideoRequest, read_requests, requests_of_folder
@@ -21,7 +20,7 @@ from ..records.fingerprints import check_loaded
 from ..records.provenance import commit_of_run
 from ..records.run_record import AnswerFile, RunOutput
 from .checking import REQUEST_KEYS, check_rows, rows_of_requests
-from .console import INTERRUPTED, exit_with, one_line_errors, print_line, progress_bar
+from .console import exit_with, one_line_errors, print_line, progress_bar, stoppable
 from .loading import announce_demo, import_libraries, json_option, template_arguments, what_answers_depend_on
 from .run_options import DEFAULT_PROMPT, RunOptions
 
@@ -98,12 +97,8 @@ def answer_into(output: RunOutput, answer: Callable[[], Counts]) -> None:
         typer.Exit: with code 3 if requests ended in an error, 1 if one of these is a bug, 130 after Ctrl-C.
     """
     started = time.perf_counter()
-    try:
-        with output.locked():
-            counts = answer()
-    except KeyboardInterrupt:
-        print_line(f"Stopped. The answers so far are in {escape(output.name)}. The same command continues there.")
-        raise typer.Exit(INTERRUPTED) from None
+    with stoppable(output.name), output.locked():
+        counts = answer()
     print_line(
         f"Answered: {counts.before + counts.answers:,} of {counts.requests:,} requests ({counts.before:,} before), "
         f"in {time.perf_counter() - started:.1f} s. In {escape(output.name)}"

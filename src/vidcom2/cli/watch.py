@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from ..checks import WATCHED, check_watched_target, new_output
 from ..toys import shown_with
-from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
+from .console import one_line_errors, print_line, status, takes_fields, takes_placement, takes_settings
 from .loading import VideoOptions, announce_demo, print_lost, watched_video
 
 
@@ -41,16 +41,9 @@ def watch_command(context: typer.Context, options: WatchOptions) -> None:
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         output = new_output(options.output, options.video or shown_with(options.model)[0].path, WATCHED)
         check_watched_target(output)
-        watched = watched_video(
-            context, options.model, options.video, options.num_frames, options.placement, options.settings
-        )
+        watched = watched_video(context, options)
         with status("Writing ..."):
             watched.save(output)
         announce_demo(options.model, options.video, "watch")
         print_lost(watched.lost_frames)
-        size = decimal(output.stat().st_size)
-        out.print(
-            f"Kept {escape(watched.summary)}, in {escape(str(output))} ({size})",
-            highlight=False,
-            soft_wrap=True,
-        )
+        print_line(f"Kept {escape(watched.summary)}, in {escape(str(output))} ({decimal(output.stat().st_size)})")

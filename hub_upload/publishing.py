@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi
-from huggingface_hub.errors import (
-    FileDuplicationError,
-    HfHubHTTPError,
-    LocalTokenNotFoundError,
-    RepositoryNotFoundError,
-)
+from huggingface_hub.errors import FileDuplicationError, HfHubHTTPError, RepositoryNotFoundError
 from huggingface_hub.utils.sha import git_hash
 
 from ..hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
@@ -111,10 +106,7 @@ def remote_state(api: HfApi, repo: str, repo_type: str = "model") -> Remote:
 def check_login(api: HfApi, repo: str, remote: Remote) -> None:
     """Check early that the user is logged in and may create the repo. Raises a PublishError if not."""
     with hub_errors(repo):
-        try:
-            me = api.whoami()
-        except LocalTokenNotFoundError as error:
-            raise PublishError("you are not logged in. Log in with `hf auth login`.") from error
+        me = api.whoami()
     names = {me["name"], *(org["name"] for org in me.get("orgs", []))}
     if remote.head is None and repo.split("/")[0] not in names:
         raise PublishError(f"{repo!r} is not in a namespace of yours. Choose one of these: {', '.join(sorted(names))}.")

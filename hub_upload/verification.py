@@ -31,17 +31,14 @@ class NotVidCom2Error(ValueError):
 
 @dataclass(frozen=True)
 class Check:
-    """One claim about a repo.
+    """What a check of a repo found.
 
     Attributes:
-        name: the name of the check.
-        claim: one sentence that should be true.
         status: `"passed"`, `"failed"` or `"skipped"` (it does not apply).
         detail: what was found.
     """
 
     name: str
-    claim: str
     status: str
     detail: str
 

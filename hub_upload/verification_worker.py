@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -217,7 +217,7 @@ def prefill_lengths(model: Any) -> Iterator[list[int]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks. Each returns what it found, or raises. Its docstring is the claim that the user sees.
+# Checks. Each returns what it found, or raises. Its docstring says what should be true.
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -283,16 +283,13 @@ def check_untrusted_load(repo: Repo) -> str:
     return f"the stock {stock}, uncompressed"
 
 
-def check_auto_class(name: str) -> Callable[[Repo], str]:
-    def check(repo: Repo) -> str:
-        repo.drop_model()
-        repo.model = repo.load(getattr(transformers, name))
-        found = type(repo.model).__name__
-        require(found == repo.class_name, f"{name} gives a {found}, not {repo.class_name}.")
-        return f"{found}, no missing or unexpected keys"
-
-    check.__doc__ = f"{name} with trust_remote_code gives the VidCom² class, with all weights and no others."
-    return check
+def check_auto_class(name: str, repo: Repo) -> str:
+    """An Auto class with trust_remote_code gives the VidCom² class, with all weights and no others."""
+    repo.drop_model()
+    repo.model = repo.load(getattr(transformers, name))
+    found = type(repo.model).__name__
+    require(found == repo.class_name, f"{name} gives a {found}, not {repo.class_name}.")
+    return f"{found}, no missing or unexpected keys"
 
 
 def check_processor(repo: Repo) -> str:
@@ -361,29 +358,26 @@ def check_short_prompt(repo: Repo) -> str:
     return f"{length} prompt tokens, answered as the {repo.inputs['input_ids'].shape[1]} of the whole prompt"
 
 
-def check_pipeline(task: str) -> Callable[[Repo], str]:
-    def check(repo: Repo) -> str:
-        expected, full, dtype = repo.short_length, repo.inputs["input_ids"].shape[1], repo.model.dtype
-        repo.drop_model()
-        make: Any = pipeline  # it has an overload for each literal task, but none for a variable
-        pipe = make(task, model=repo.name, trust_remote_code=True, device=repo.device, dtype=dtype)
-        found = type(pipe.model).__name__
-        require(found == repo.class_name, f"the pipeline runs a {found}, not {repo.class_name}.")
-        content = [{"type": "video", "video": video()}, {"type": "text", "text": QUESTION}]
-        with prefill_lengths(pipe.model) as lengths:
-            result = pipe(
-                text=[{"role": "user", "content": content}],
-                max_new_tokens=3,
-                return_full_text=False,
-                processor_kwargs={"do_sample_frames": False},
-            )
-        answer = result[0]["generated_text"]
-        require(isinstance(answer, str), f"the answer is {answer!r}, not text.")
-        require(lengths == [expected], f"{lengths} of {full} tokens were prefilled, not {expected}.")
-        return f"answers, with {lengths[0]} tokens prefilled"
-
-    check.__doc__ = f'pipeline("{task}") with trust_remote_code compresses and answers.'
-    return check
+def check_pipeline(task: str, repo: Repo) -> str:
+    """A pipeline with trust_remote_code compresses and answers."""
+    expected, full, dtype = repo.short_length, repo.inputs["input_ids"].shape[1], repo.model.dtype
+    repo.drop_model()
+    make: Any = pipeline  # it has an overload for each literal task, but none for a variable
+    pipe = make(task, model=repo.name, trust_remote_code=True, device=repo.device, dtype=dtype)
+    found = type(pipe.model).__name__
+    require(found == repo.class_name, f"the pipeline runs a {found}, not {repo.class_name}.")
+    content = [{"type": "video", "video": video()}, {"type": "text", "text": QUESTION}]
+    with prefill_lengths(pipe.model) as lengths:
+        result = pipe(
+            text=[{"role": "user", "content": content}],
+            max_new_tokens=3,
+            return_full_text=False,
+            processor_kwargs={"do_sample_frames": False},
+        )
+    answer = result[0]["generated_text"]
+    require(isinstance(answer, str), f"the answer is {answer!r}, not text.")
+    require(lengths == [expected], f"{lengths} of {full} tokens were prefilled, not {expected}.")
+    return f"answers, with {lengths[0]} tokens prefilled"
 
 
 def save_model(model: Any, folder: str) -> None:
@@ -424,11 +418,11 @@ CHECKS: dict[str, Callable[[Repo], str]] = {
     "config": check_config,
     "card": check_card,
     "without trust": check_untrusted_load,
-    **{name: check_auto_class(name) for name in shape.AUTO_MODEL_CLASSES},
+    **{name: partial(check_auto_class, name) for name in shape.AUTO_MODEL_CLASSES},
     "AutoProcessor": check_processor,
     "generate": check_generate,
     "short prompt": check_short_prompt,
-    **{f"pipeline {task}": check_pipeline(task) for task in PIPELINE_TASKS},
+    **{f"pipeline {task}": partial(check_pipeline, task) for task in PIPELINE_TASKS},
     "save and load": check_save,
 }
 
@@ -445,7 +439,7 @@ def run(repo: Repo) -> None:
             status, detail = "failed", str(failure)
         except Exception as error:  # a broken repo may raise anything, and that is the result
             status, detail = "failed", f"{type(error).__name__}: {error}"
-        result = {"name": name, "claim": check.__doc__, "status": status, "detail": " ".join(detail.split())}
+        result = {"name": name, "status": status, "detail": " ".join(detail.split())}
         print(json.dumps(result), flush=True)
     print(shape.FINISHED, flush=True)
 

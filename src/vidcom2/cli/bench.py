@@ -406,10 +406,7 @@ def _model(
 
     placement, shared = options.placements()[0], "".join(f", {each}" for each in others_in_words(options.settings))
     if model is not None:
-        checkpoint = load_resolved(model)
-        folder = Path(str(options.model)).expanduser()
-        name = folder.resolve().name if folder.is_dir() else str(options.model)
-        return checkpoint, name, f"Time of {name}{shared}"
+        return load_resolved(model), model.name_in_results, f"Time of {model.name_in_results}{shared}"
     assert size is not None  # `check` wants one of the two
     row: ModelSize = size_named(size)
     with status(f"Making {size} of random weights ..."):

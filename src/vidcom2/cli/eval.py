@@ -21,7 +21,6 @@ from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of, check_loaded
 from ..records.provenance import birth_certificate, commit_of_run, cpu_name
 from ..records.run_record import AnswerFile
-from ..toys import toy_of
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
     command_line,
@@ -106,16 +105,6 @@ class EvalOptions:
     def folder(self) -> Path:
         return self.output or Path(f"{self.data.stem}-eval")
 
-    @property
-    def model_name(self) -> str:
-        """The model's name in results. A folder is called by its name alone, as `vidcom2 publish` calls it."""
-        toy = toy_of(self.model)
-        if toy is not None:
-            return toy.title
-        assert self.model is not None  # None is a toy
-        folder = Path(self.model).expanduser()
-        return folder.resolve().name if folder.is_dir() else self.model
-
     def check(self) -> tuple[Resolved, list[Candidate]]:
         """Check the options and return the model and the candidates. Raises an OptionError or a CheckpointError."""
         model = resolve(self.model, self.placement, self.settings)
@@ -131,9 +120,9 @@ class EvalOptions:
             "letters": "unless the model thinks aloud" if self.letters is None else self.letters,
         }
 
-    def command(self) -> str:
+    def command(self, model: Resolved) -> str:
         """Return the command that gives the same answers. The results hold it, with files called by their names."""
-        return command_line(self, "eval", ("output", "check_only"), data=self.data.name, model=self.model_name)
+        return command_line(self, "eval", ("output", "check_only"), data=self.data.name, model=model.name_in_results)
 
 
 @partial(takes_settings, without=("compression_method", "retention_ratio"))
@@ -207,13 +196,13 @@ def _evaluated(
             )
         of_model = certificate_of(checkpoint.identity)
         certificate = birth_certificate(
-            options.model_name,
-            options.command(),
+            model.name_in_results,
+            options.command(model),
             **environment(checkpoint.model),
             cpu=cpu_name(),
             **of_model,
             # The name replaces the folder's path, since paths of this machine are nobody else's business.
-            arguments=arguments | of_model | {"model": options.model_name},
+            arguments=arguments | of_model | {"model": model.name_in_results},
             data=options.data.name,
             questions=len(questions),
             model_settings=checkpoint.model.config.compression_settings().as_dict(),
@@ -221,5 +210,5 @@ def _evaluated(
         )
         config = checkpoint.model.config
         shared = others_in_words(changed_settings(config, config.compression_settings()))
-        title = ", ".join([f"{options.model_name} on {options.data.name}", *shared])
+        title = ", ".join([f"{model.name_in_results} on {options.data.name}", *shared])
         return rows, write_report(options.folder, title, questions, rows, candidates, certificate)

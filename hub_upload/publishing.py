@@ -182,9 +182,8 @@ def plan(staged: StagedRepo, remote: Remote) -> list[Operation]:
                 action, source = "add", str(base.folder / file.path)
             operations.append(Operation(action, file.path, file.size, file.sha256, source))
     kept = {*staged.files, *(file.path for file in weights)}
-    is_model = staged.repo_type == "model"
     for path in sorted(remote.files.keys() - kept):
-        if path in remote.listed or (is_model and (path in DECISIVE or READ.fullmatch(path))):
+        if path in remote.listed or (base is not None and (path in DECISIVE or READ.fullmatch(path))):
             operations.append(Operation("delete", path))
     return operations
 

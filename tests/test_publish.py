@@ -331,7 +331,7 @@ def test_every_setting_is_published_and_shown_in_the_cards_command(
     assert {name: config[name] for name in settings} == settings
     text = (prepared.staged.folder / "README.md").read_text()
     chosen = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())
-    assert f"vidcom2 publish --base {base_folder.name} --repo {REPO} {chosen} --no-verify\n" in text
+    assert f"vidcom2 publish --base {base_folder.name} --repo {REPO} --no-verify {chosen}\n" in text
     assert f"Run it in the folder that holds `{base_folder.name}`." in text
     assert any("--base-model" in note for note in prepared.notes)
     for name, value in settings.items():

@@ -28,9 +28,8 @@ from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of
-from ..records.provenance import birth_certificate, cpu_name
+from ..records.provenance import birth_certificate, command_line, cpu_name
 from .console import (
-    command_line,
     one_line_errors,
     out,
     print_line,

@@ -5,7 +5,6 @@ import functools
 import inspect
 import platform
 import re
-import shlex
 import sys
 import textwrap
 import traceback
@@ -457,24 +456,3 @@ def _with_parameters(
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return function
-
-
-def command_line(options: Any, command: str, without: Sequence[str] = (), **shown: Any) -> str:
-    """Return a command with the options that are not at their defaults, for its result file.
-
-    Args:
-        options: the options of the command: a dataclass with `settings` and a `placement`.
-        without: fields that make no difference to the results.
-        **shown: what to write instead of the values of some fields.
-    """
-    others = {each.name: each.default for each in dataclasses.fields(options)}
-    for name in ("settings", "placement", *without):
-        del others[name]
-    given = {name: getattr(options, name) for name, default in others.items() if getattr(options, name) != default}
-    given |= {name: value for name, value in shown.items() if name in given}
-    words = ["vidcom2", command]
-    for name, value in {**given, **options.placement.given, **options.settings}.items():
-        values = value if isinstance(value, list) else [value]
-        typed = option_name(f"no-{name}" if value is False else name)
-        words += [typed] if isinstance(value, bool) else [word for each in values for word in (typed, str(each))]
-    return shlex.join(words)

@@ -19,11 +19,10 @@ from ..judging.questions import Question, checked_questions, read_questions
 from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of, check_loaded
-from ..records.provenance import birth_certificate, commit_of_run, cpu_name
+from ..records.provenance import birth_certificate, command_line, commit_of_run, cpu_name
 from ..records.run_record import AnswerFile
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
-    command_line,
     exit_with,
     one_line_errors,
     print_line,

@@ -51,8 +51,8 @@ def verify(
 ) -> list[Check]:
     """Check a Hub repo (`org/name`) or a folder in a process in which `vidcom2` cannot be imported.
 
-    That process runs the code of the repo, as with `trust_remote_code=True`. Weights and other files come from the
-    usual cache, but the cache of remote code is an empty one.
+    That process runs the code of the repo, as with `trust_remote_code=True`. A repo is first downloaded as a whole, at
+    one commit, into the usual cache. The cache of remote code is an empty one.
 
     Args:
         progress: called with each result as it comes.

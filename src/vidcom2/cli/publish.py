@@ -85,6 +85,8 @@ def verify_command(
         with status("Importing Transformers ..."):
             from ..hub_upload.verification import failures, verify
         with status(f"Verifying {repo} in a fresh process ...") as report:
+            if not Path(repo).is_dir():
+                report(None)  # while huggingface_hub shows its own progress
             checks = verify(repo, revision, where, lambda check: report(f"Verified: {check.name} ..."))
         _print_checks(checks, repo)
         if failures(checks):

@@ -1,6 +1,7 @@
 """`vidcom2 run --engine ray` answers requests on a cluster, and writes a folder of parts. `bulk/many_on_ray.py`
 does the work."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def _answer(options: RunOptions, source: str, model: Resolved, arguments: dict[s
     parts.claim(arguments, commit_of_run())
     work = Work(
         model=_from_anywhere(options.model) if options.model and Path(options.model).is_dir() else options.model,
-        placement=options.placement.at_commit(arguments["model_commit"]),
+        placement=replace(options.placement, revision=arguments["model_commit"]),
         settings=options.settings,
         imported=tuple(_from_anywhere(each) if each.endswith(".py") else each for each in imported_modules()),
         certificate=certificate_of(arguments),

@@ -9,7 +9,6 @@ from typing import Any
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import StrictDataclassError
-from huggingface_hub.hf_api import RepoFile
 
 from ..checkpoints import PROCESSOR_FILES
 from ..configuration.compression_settings import SETTING_NAMES
@@ -33,13 +32,11 @@ READ_ONLY = (CONFIG, CARD)  # read, but replaced by new ones
 
 @dataclass(frozen=True)
 class BaseFile:
-    """A file of the base: its path in the repo, its size in bytes, and the sha256 of its content. `on_server` says
-    whether the Hub can copy it from the base's repo into another."""
+    """A file of the base: its path in the repo, its size in bytes, and the sha256 of its content."""
 
     path: str
     size: int
     sha256: str
-    on_server: bool = False
 
     @property
     def is_weights(self) -> bool:
@@ -117,18 +114,15 @@ def hub_base(api: HfApi, name: str, revision: str | None) -> Base:
         PublishError: if the Hub does not have it, or cannot be reached.
     """
     with hub_errors(name):
-        commit = api.model_info(name, revision=revision).sha
-        listed = api.list_repo_tree(name, recursive=True, revision=commit)
-        remote = {file.path: file for file in listed if isinstance(file, RepoFile)}
-        folder = _downloaded(api, name, commit, [p for p in remote if KEPT.fullmatch(p) or p in (*READ_ONLY, INDEX)])
+        info = api.model_info(name, revision=revision, files_metadata=True)
+        remote = {file.rfilename: file for file in info.siblings or []}
+        folder = _downloaded(api, name, info.sha, [p for p in remote if KEPT.fullmatch(p) or p in (*READ_ONLY, INDEX)])
 
     def described(path: str) -> BaseFile:
         file = remote[path]
-        sha256 = file.lfs.sha256 if file.lfs is not None else sha256_of(folder / path)
-        # The Hub copies only files that are in Xet, and not all older files have been moved there.
-        return BaseFile(path, file.size, sha256, on_server=bool(file.lfs and file.xet_hash))
+        return BaseFile(path, file.size or 0, file.lfs.sha256 if file.lfs else sha256_of(folder / path))
 
-    return _base(name, commit, folder, sorted(remote), described)
+    return _base(name, info.sha, folder, sorted(remote), described)
 
 
 def download_weights(api: HfApi, base: Base) -> None:

@@ -1,8 +1,7 @@
 """The options of `vidcom2 publish`, and their check before anything takes long. This file does not import PyTorch."""
 
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from ..checks import check_settings
 from ..configuration.compression_settings import TABLES
 from ..demo.serving import check_gradio
 from ..errors import OptionError, did_you_mean, option_name
+from ..records.provenance import command_line
 
 DEFAULT_HARDWARE = "zero-a10g"
 
@@ -25,7 +25,6 @@ class PublishOptions:
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    repo: Annotated[str | None, Option(help="Repo to create or update: `org/name`.", show_default=False)] = None
     base: Annotated[
         str | None,
         Option(
@@ -33,6 +32,7 @@ class PublishOptions:
             show_default=False,
         ),
     ] = None
+    repo: Annotated[str | None, Option(help="Repo to create or update: `org/name`.", show_default=False)] = None
     methods: Annotated[
         str | None,
         Option(
@@ -166,22 +166,12 @@ class PublishOptions:
             base: the name of the base, without the folder that it is in.
             revision: the commit of the base.
         """
-        words = {"base": base, "revision": revision}
-        if self.space is not None:
-            hardware = None if self.hardware == DEFAULT_HARDWARE else self.hardware
-            words = {"space": self.space, "model": self.model, "revision": self.revision, "hardware": hardware}
-        words |= {
-            "base_model": self.base_model,
-            "repo": self.repo,
-            **self.settings,
-            "methods": self.methods,
-            "tag": self.tag,
-        }
-        given = [f"{option_name(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]
-        given += [f"--results {shlex.quote(path.name)}" for path in self.results or ()]
-        given += [] if self.verify else ["--no-verify"]
+        shown = replace(self, results=None if self.results is None else [Path(path.name) for path in self.results])
+        if self.space is None:
+            shown = replace(shown, base=base, revision=revision)
+        words = command_line(shown, "publish", ("private", "pr", "force", "dry_run", "output"))
         chosen = {*self.more_methods, *(self.settings.get(setting) for setting in TABLES)}
         methods = [method for table in TABLES.values() for name, method in table.items() if name in chosen]
         modules = {each.function.__module__ for each in methods if not each.own}
-        users = [word for module in sorted(modules) for word in ("--import", module)]
-        return " ".join(["vidcom2", *users, "publish", *given])
+        users = "".join(f"--import {module} " for module in sorted(modules))
+        return words.replace("vidcom2 ", f"vidcom2 {users}", 1)

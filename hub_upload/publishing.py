@@ -5,15 +5,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi
-from huggingface_hub.errors import (
-    FileDuplicationError,
-    HfHubHTTPError,
-    LocalTokenNotFoundError,
-    RepositoryNotFoundError,
-)
+from huggingface_hub.errors import FileDuplicationError, HfHubHTTPError, RepositoryNotFoundError
 from huggingface_hub.utils.sha import git_hash
 
 from ..hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
@@ -111,10 +106,7 @@ def remote_state(api: HfApi, repo: str, repo_type: str = "model") -> Remote:
 def check_login(api: HfApi, repo: str, remote: Remote) -> None:
     """Check early that the user is logged in and may create the repo. Raises a PublishError if not."""
     with hub_errors(repo):
-        try:
-            me = api.whoami()
-        except LocalTokenNotFoundError as error:
-            raise PublishError("you are not logged in. Log in with `hf auth login`.") from error
+        me = api.whoami()
     names = {me["name"], *(org["name"] for org in me.get("orgs", []))}
     if remote.head is None and repo.split("/")[0] not in names:
         raise PublishError(f"{repo!r} is not in a namespace of yours. Choose one of these: {', '.join(sorted(names))}.")
@@ -172,28 +164,26 @@ def plan(staged: StagedRepo, remote: Remote) -> list[Operation]:
 
     `create_commit` would leave them out too, but only while it sends, so a dry run could not say what changes.
     """
-    base = cast(Any, staged.base)  # None for a Space, which has no weights
     operations: list[Operation] = []
-    of_base = {file.path: file for file in getattr(base, "files", ())}
-    kept = sorted({*staged.files, *of_base})
-    for path in kept:
-        known, file = of_base.get(path), staged.folder / path
-        if path in staged.files:
-            content = file.read_bytes()
-            size, sha256 = len(content), hashlib.sha256(content).hexdigest()
-            held = {sha256, git_hash(content)}
-        else:  # weights, which stay where the base has them
-            file, size, sha256 = base.folder / path, of_base[path].size, of_base[path].sha256
-            held = {sha256}
+    for path in staged.files:
+        file = staged.folder / path
+        content = file.read_bytes()
+        sha256 = hashlib.sha256(content).hexdigest()
+        held = {sha256, git_hash(content)}
         if remote.files.get(path) in held:
             continue
-        if known is not None and known.on_server:
-            operations.append(Operation("copy", path, size, sha256, f"{base.name}@{base.revision}"))
-        else:
-            operations.append(Operation("add", path, size, sha256, str(file)))
-    is_model = staged.repo_type == "model"
+        operations.append(Operation("add", path, len(content), sha256, str(file)))
+    base = staged.base
+    weights = () if base is None else base.weights
+    for file in weights:
+        if base is not None and remote.files.get(file.path) != file.sha256:
+            action, source = "copy", f"{base.name}@{base.revision}"
+            if base.revision is None:
+                action, source = "add", str(base.folder / file.path)
+            operations.append(Operation(action, file.path, file.size, file.sha256, source))
+    kept = {*staged.files, *(file.path for file in weights)}
     for path in sorted(remote.files.keys() - kept):
-        if path in remote.listed or (is_model and (path in DECISIVE or READ.fullmatch(path))):
+        if path in remote.listed or (base is not None and (path in DECISIVE or READ.fullmatch(path))):
             operations.append(Operation("delete", path))
     return operations
 
@@ -236,9 +226,6 @@ def _commit(
     """Make the commit. Weights that the Hub cannot copy between the two repos are uploaded."""
 
     def commit(operations: Sequence[Operation]) -> CommitInfo:
-        is_missing = any(each.action == "add" and not Path(each.source).is_file() for each in operations)
-        if is_missing and base is not None:
-            download_weights(api, base)  # they are on the Hub, but it cannot copy them
         return api.create_commit(
             options.target,
             [each.of_hub() for each in operations],
@@ -252,12 +239,13 @@ def _commit(
         with hub_errors(options.target):
             try:
                 return commit(operations)
-            except (FileDuplicationError, HfHubHTTPError) as error:
+            except (FileDuplicationError, HfHubHTTPError, ValueError) as error:
                 if base is None or not _is_refused_copy(error):
                     raise
-                copies = [each for each in operations if each.action == "copy"]
-                uploads = [each._replace(action="add", source=str(base.folder / each.path)) for each in copies]
-                return commit([*(each for each in operations if each.action != "copy"), *uploads])
+                download_weights(api, base)
+                paths = {each.path: str(base.folder / each.path) for each in operations if each.action == "copy"}
+                uploads = [Operation("add", path, source=source) for path, source in paths.items()]
+                return commit([*(each for each in operations if each.path not in paths), *uploads])
     except HubUnreachable as error:
         if not options.pr:
             raise
@@ -268,8 +256,8 @@ def _commit(
 
 
 def _is_refused_copy(error: Exception) -> bool:
-    """Return whether the Hub cannot copy weights between these two repos, because they are in different regions or this
-    user may not."""
-    if isinstance(error, FileDuplicationError):
+    """Return whether the Hub cannot copy these weights. They may be in another region, or older than Xet, of which
+    huggingface_hub makes a plain ValueError, or this user may not copy them."""
+    if type(error) in (FileDuplicationError, ValueError):
         return True
     return route_of(error).endswith("/lfs-files/duplicate") and status_of(error) in (400, 403, 404, 409, 422)

@@ -75,7 +75,7 @@ def stage_space(folder: Path, options: PublishOptions, packages: Sequence[str] =
             citation=CITATION,
         )
         card.save(made / CARD)
-        return StagedRepo(folder, files_in(made), repo_type="space")
+        return StagedRepo(folder, files_in(made))
 
 
 def package_files() -> dict[str, Path]:

@@ -30,14 +30,12 @@ class StagedRepo:
     Attributes:
         folder: the folder, which holds all files except the weights.
         files: the paths of these files.
-        base: the base, which has the weights; None for a repo without weights.
-        repo_type: "model" or "space", as the Hub calls it.
+        base: the base, which has the weights; None for a Space, which has none.
     """
 
     folder: Path
     files: tuple[str, ...]
     base: Base | None = None
-    repo_type: str = "model"
 
 
 def stage(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download
+from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import RemoteEntryNotFoundError
 
 from ..families import FAMILIES
@@ -31,17 +31,14 @@ class NotVidCom2Error(ValueError):
 
 @dataclass(frozen=True)
 class Check:
-    """One claim about a repo.
+    """What a check of a repo found.
 
     Attributes:
-        name: the name of the check.
-        claim: one sentence that should be true.
         status: `"passed"`, `"failed"` or `"skipped"` (it does not apply).
         detail: what was found.
     """
 
     name: str
-    claim: str
     status: str
     detail: str
 
@@ -54,8 +51,8 @@ def verify(
 ) -> list[Check]:
     """Check a Hub repo (`org/name`) or a folder in a process in which `vidcom2` cannot be imported.
 
-    That process runs the code of the repo, as with `trust_remote_code=True`. Weights and other files come from the
-    usual cache, but the cache of remote code is an empty one.
+    That process runs the code of the repo, as with `trust_remote_code=True`. A repo is first downloaded as a whole, at
+    one commit, into the usual cache. The cache of remote code is an empty one.
 
     Args:
         progress: called with each result as it comes.
@@ -68,10 +65,11 @@ def verify(
         CheckpointError: if its config.json cannot be read.
         PublishError: if the Hub has no such repo, or cannot be reached.
     """
-    if (folder := folder_named(name, revision)) is not None:
-        name = str(folder.resolve())
-    _check_is_vidcom2(name, revision)
-    arguments = [name, "--device", device] + ([] if revision is None else ["--revision", revision])
+    folder = folder_named(name, revision)
+    _check_is_vidcom2(name, revision, folder)
+    if folder is None:
+        with hub_errors(name):
+            folder = Path(snapshot_download(name, revision=revision))
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile("w+") as stderr:
         environment = os.environ | {
             "HF_MODULES_CACHE": str(Path(scratch, "modules")),
@@ -80,7 +78,7 @@ def verify(
         }
         # `python FILE` would put the folder of that file on the path, and so make its modules importable.
         start = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
-        command = [sys.executable, "-c", start, *arguments]
+        command = [sys.executable, "-c", start, str(folder.resolve()), device]
         checks, is_finished = [], False
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=scratch, env=environment
@@ -101,21 +99,13 @@ def failures(checks: list[Check]) -> list[Check]:
     return [check for check in checks if check.status == "failed"]
 
 
-def _check_is_vidcom2(name: str, revision: str | None) -> None:
-    """Check that there is something of VidCom² to verify, and what its processor needs.
-
-    Raises:
-        CheckpointError: if its config.json cannot be read.
-        OptionError: if a package is missing.
-        NotVidCom2Error: if it is something else.
-        PublishError: if it is on the Hub and cannot be read.
-    """
-    is_folder = Path(name).is_dir()
-    what = f"the folder {name!r}" if is_folder else f"the repo {name!r}"
+def _check_is_vidcom2(name: str, revision: str | None, folder: Path | None) -> None:
+    """Check that there is something of VidCom² to verify, and what its processor needs. Raises what `verify` raises."""
+    what = f"the repo {name!r}" if folder is None else f"the folder {name!r}"
     lacking = NotVidCom2Error(f"{what} holds no {CONFIG}, so it is not a checkpoint.")
     try:
         with hub_errors(name):
-            path = Path(name, CONFIG) if is_folder else Path(hf_hub_download(name, CONFIG, revision=revision))
+            path = folder / CONFIG if folder else Path(hf_hub_download(name, CONFIG, revision=revision))
     except PublishError as error:
         if isinstance(error.__cause__, RemoteEntryNotFoundError):
             raise lacking from None

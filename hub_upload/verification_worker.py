@@ -3,7 +3,6 @@
 It uses a repo as its users do, only through Transformers, and prints one line of JSON for each check.
 """
 
-import argparse
 import gc
 import inspect
 import json
@@ -14,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 import transformers
-from huggingface_hub import HfApi, ModelCard, hf_hub_download
+from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, pipeline
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
@@ -71,21 +70,11 @@ def video() -> np.ndarray:
 
 
 class Repo:
-    """A Hub repo at a revision, or a folder with the files of one."""
+    """A folder with the files of a Hub repo."""
 
-    def __init__(self, name: str, revision: str | None, device: str):
-        self.name, self.revision, self.device = name, revision, device
-        self.is_folder = Path(name).is_dir()
-        self.pinned: dict[str, Any] = {} if self.is_folder or revision is None else {"revision": revision}
-
-    @cached_property
-    def files(self) -> dict[str, str | None]:
-        """Path -> sha256, or None where the Hub does not know it. It knows that of large files."""
-        if self.is_folder:
-            paths = sorted(path for path in Path(self.name).rglob("*") if path.is_file())
-            return dict.fromkeys(str(path.relative_to(self.name)) for path in paths)
-        siblings = HfApi().model_info(self.name, revision=self.revision, files_metadata=True).siblings or []
-        return {sibling.rfilename: None if sibling.lfs is None else sibling.lfs.sha256 for sibling in siblings}
+    def __init__(self, folder: str, device: str):
+        self.name, self.device = folder, device
+        self.files = sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
 
     def path(self, file: str) -> Path:
         why = f"there is no {file} in the repo."
@@ -95,7 +84,7 @@ class Repo:
                 "`vidcom2` package and save it again."
             )
         require(file in self.files, why)
-        return Path(self.name, file) if self.is_folder else Path(hf_hub_download(self.name, file, **self.pinned))
+        return Path(self.name, file)
 
     def json(self, file: str) -> dict[str, Any]:
         return json.loads(self.path(file).read_text(encoding="utf-8"))
@@ -141,9 +130,8 @@ class Repo:
 
     def load(self, auto_class: Any, trust: bool = True, folder: str | None = None) -> Any:
         """Load the model with an Auto class, and require that every key is in its place."""
-        name, pinned = (self.name, self.pinned) if folder is None else (folder, {})
         model, info = auto_class.from_pretrained(
-            name, **pinned, trust_remote_code=trust, output_loading_info=True, dtype="auto"
+            folder or self.name, trust_remote_code=trust, output_loading_info=True, dtype="auto"
         )
         wrong = {kind: sorted(map(str, keys))[:3] for kind, keys in info.items() if keys}
         require(not wrong, f"{type(model).__name__} loads with wrong keys, such as {wrong}.")
@@ -155,7 +143,7 @@ class Repo:
 
     @cached_property
     def processor(self) -> Any:
-        return AutoProcessor.from_pretrained(self.name, **self.pinned, trust_remote_code=True)
+        return AutoProcessor.from_pretrained(self.name, trust_remote_code=True)
 
     @property
     def writes_short(self) -> bool:
@@ -229,7 +217,7 @@ def prefill_lengths(model: Any) -> Iterator[list[int]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks. Each returns what it found, or raises. Its docstring is the claim that the user sees.
+# Checks. Each returns what it found, or raises. Its docstring says what should be true.
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -243,14 +231,14 @@ def check_files(repo: Repo) -> str:
     require(bool(named), "config.json has no `auto_map`, and without it the stock model loads, uncompressed.")
     code = repo.code([value.rpartition("--")[2].split(".")[0] for value in named])
     weights = shape.weight_files(repo.files, repo.json)
-    missing = sorted(weights - repo.files.keys())
+    missing = sorted(weights - {*repo.files})
     require(not missing, f"the weights {missing} are not in the repo.")
     return f"{len(code)} files of code, {len(weights)} of weights, no pickle"
 
 
 def check_config(repo: Repo) -> str:
     """config.json leads to the VidCom² classes, and its settings are in their accepted sets."""
-    config = AutoConfig.from_pretrained(repo.name, **repo.pinned, trust_remote_code=True)
+    config = AutoConfig.from_pretrained(repo.name, trust_remote_code=True)
     require(type(config).__name__.startswith("VidCom2"), f"AutoConfig gives a {type(config).__name__}.")
     architectures = repo.config.get("architectures")
     require(
@@ -273,7 +261,7 @@ def check_card(repo: Repo) -> str:
         raise Skipped("the card lists no files")
     missing = [file for file in listed if file not in repo.files]
     require(not missing, f"the card lists {', '.join(missing)}, but the repo does not hold them.")
-    changed = [file for file, sha in listed.items() if sha != (repo.files[file] or shape.sha256_of(repo.path(file)))]
+    changed = [file for file, sha in listed.items() if sha != shape.sha256_of(repo.path(file))]
     require(not changed, f"{changed} do not have the sha256 that the card lists: they changed after it was made.")
     unlisted = [file for file in repo.files if file.endswith(".py") and file not in listed]
     require(not unlisted, f"{unlisted} are code that the card does not list.")
@@ -295,16 +283,13 @@ def check_untrusted_load(repo: Repo) -> str:
     return f"the stock {stock}, uncompressed"
 
 
-def check_auto_class(name: str) -> Callable[[Repo], str]:
-    def check(repo: Repo) -> str:
-        repo.drop_model()
-        repo.model = repo.load(getattr(transformers, name))
-        found = type(repo.model).__name__
-        require(found == repo.class_name, f"{name} gives a {found}, not {repo.class_name}.")
-        return f"{found}, no missing or unexpected keys"
-
-    check.__doc__ = f"{name} with trust_remote_code gives the VidCom² class, with all weights and no others."
-    return check
+def check_auto_class(name: str, repo: Repo) -> str:
+    """An Auto class with trust_remote_code gives the VidCom² class, with all weights and no others."""
+    repo.drop_model()
+    repo.model = repo.load(getattr(transformers, name))
+    found = type(repo.model).__name__
+    require(found == repo.class_name, f"{name} gives a {found}, not {repo.class_name}.")
+    return f"{found}, no missing or unexpected keys"
 
 
 def check_processor(repo: Repo) -> str:
@@ -373,45 +358,33 @@ def check_short_prompt(repo: Repo) -> str:
     return f"{length} prompt tokens, answered as the {repo.inputs['input_ids'].shape[1]} of the whole prompt"
 
 
-def check_pipeline(task: str) -> Callable[[Repo], str]:
-    def check(repo: Repo) -> str:
-        expected, full, dtype = repo.short_length, repo.inputs["input_ids"].shape[1], repo.model.dtype
-        repo.drop_model()
-        make: Any = pipeline  # it has an overload for each literal task, but none for a variable
-        pipe = make(task, model=repo.name, **repo.pinned, trust_remote_code=True, device=repo.device, dtype=dtype)
-        found = type(pipe.model).__name__
-        require(found == repo.class_name, f"the pipeline runs a {found}, not {repo.class_name}.")
-        content = [{"type": "video", "video": video()}, {"type": "text", "text": QUESTION}]
-        with prefill_lengths(pipe.model) as lengths:
-            result = pipe(
-                text=[{"role": "user", "content": content}],
-                max_new_tokens=3,
-                return_full_text=False,
-                processor_kwargs={"do_sample_frames": False},
-            )
-        answer = result[0]["generated_text"]
-        require(isinstance(answer, str), f"the answer is {answer!r}, not text.")
-        require(lengths == [expected], f"{lengths} of {full} tokens were prefilled, not {expected}.")
-        return f"answers, with {lengths[0]} tokens prefilled"
-
-    check.__doc__ = f'pipeline("{task}") with trust_remote_code compresses and answers.'
-    return check
+def check_pipeline(task: str, repo: Repo) -> str:
+    """A pipeline with trust_remote_code compresses and answers."""
+    expected, full, dtype = repo.short_length, repo.inputs["input_ids"].shape[1], repo.model.dtype
+    repo.drop_model()
+    make: Any = pipeline  # it has an overload for each literal task, but none for a variable
+    pipe = make(task, model=repo.name, trust_remote_code=True, device=repo.device, dtype=dtype)
+    found = type(pipe.model).__name__
+    require(found == repo.class_name, f"the pipeline runs a {found}, not {repo.class_name}.")
+    content = [{"type": "video", "video": video()}, {"type": "text", "text": QUESTION}]
+    with prefill_lengths(pipe.model) as lengths:
+        result = pipe(
+            text=[{"role": "user", "content": content}],
+            max_new_tokens=3,
+            return_full_text=False,
+            processor_kwargs={"do_sample_frames": False},
+        )
+    answer = result[0]["generated_text"]
+    require(isinstance(answer, str), f"the answer is {answer!r}, not text.")
+    require(lengths == [expected], f"{lengths} of {full} tokens were prefilled, not {expected}.")
+    return f"answers, with {lengths[0]} tokens prefilled"
 
 
-def save_model(model: Any, folder: str) -> str:
-    """Save the model with `save_pretrained`, if Transformers can save its weights, which may be quantized. Return a
-    clause on any argument that was needed for it.
-
-    Raises:
-        Skipped: if Transformers does not save such weights at all.
-    """
+def save_model(model: Any, folder: str) -> None:
+    """Save the model with `save_pretrained`. Raises Skipped if Transformers cannot save its quantized weights."""
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None and not quantizer.is_serializable():
-        method = quantizer.quantization_config.quant_method
-        method = getattr(method, "value", method)
-        raise Skipped(
-            f"Transformers does not save weights that are quantized with {method}, not even with the stock class"
-        )
+        raise Skipped("Transformers does not save weights that are quantized so, not even with the stock class")
     try:
         model.save_pretrained(folder)
     except NotImplementedError:
@@ -419,14 +392,12 @@ def save_model(model: Any, folder: str) -> str:
             raise
         # Transformers cannot give some quantized weights, such as torchao's, the layout of the files that it read.
         model.save_pretrained(folder, save_original_format=False)
-        return "; saved with save_original_format=False, which Transformers needs for these quantized weights"
-    return ""
 
 
 def check_save(repo: Repo) -> str:
     """`save_pretrained` writes a folder that loads again with its code and settings, and gives the same tokens."""
     with tempfile.TemporaryDirectory() as folder:
-        asked_for = save_model(repo.model, folder)
+        save_model(repo.model, folder)
         repo.processor.save_pretrained(folder)
         call = dict(repo.inputs) | {"max_new_tokens": 3, "do_sample": False}
         first = repo.model.generate(**call)
@@ -439,7 +410,7 @@ def check_save(repo: Repo) -> str:
         lost = [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
         lost = [impl for impl in lost if not Path(folder, f"{impl.split('.')[0]}.py").is_file()]
         require(not lost, f"the code of {lost} is not saved.")
-    return f"loads again, same tokens{asked_for}"
+    return "loads again, same tokens"
 
 
 CHECKS: dict[str, Callable[[Repo], str]] = {
@@ -447,11 +418,11 @@ CHECKS: dict[str, Callable[[Repo], str]] = {
     "config": check_config,
     "card": check_card,
     "without trust": check_untrusted_load,
-    **{name: check_auto_class(name) for name in shape.AUTO_MODEL_CLASSES},
+    **{name: partial(check_auto_class, name) for name in shape.AUTO_MODEL_CLASSES},
     "AutoProcessor": check_processor,
     "generate": check_generate,
     "short prompt": check_short_prompt,
-    **{f"pipeline {task}": check_pipeline(task) for task in PIPELINE_TASKS},
+    **{f"pipeline {task}": partial(check_pipeline, task) for task in PIPELINE_TASKS},
     "save and load": check_save,
 }
 
@@ -468,16 +439,11 @@ def run(repo: Repo) -> None:
             status, detail = "failed", str(failure)
         except Exception as error:  # a broken repo may raise anything, and that is the result
             status, detail = "failed", f"{type(error).__name__}: {error}"
-        result = {"name": name, "claim": check.__doc__, "status": status, "detail": " ".join(detail.split())}
+        result = {"name": name, "status": status, "detail": " ".join(detail.split())}
         print(json.dumps(result), flush=True)
     print(shape.FINISHED, flush=True)
 
 
 if __name__ == "__main__":
     sys.modules["vidcom2"] = cast(Any, None)  # from here on `import vidcom2` fails, even if it is installed
-    parser = argparse.ArgumentParser()
-    parser.add_argument("name")
-    parser.add_argument("--revision")
-    parser.add_argument("--device", default="cpu")
-    arguments = parser.parse_args()
-    run(Repo(arguments.name, arguments.revision, arguments.device))
+    run(Repo(*sys.argv[1:]))

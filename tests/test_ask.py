@@ -150,7 +150,7 @@ def test_a_video_of_one_frame_is_answered(family: Family, video: Video) -> None:
 @pytest.mark.parametrize("by", ["ask", "run"])
 def test_frame_times_reach_the_positions_in_full_precision(family: Family, by: str) -> None:
     """The model has bfloat16 weights, a type in which 201, 202 and 203 are only two numbers."""
-    from vidcom2.asking.comparison import run
+    from vidcom2.asking.comparison import compare_answers
     from vidcom2.checkpoints import Checkpoint
 
     # 24 frames of a 33.5 s clip with a variable rate, at places in milliseconds.
@@ -164,7 +164,7 @@ def test_frame_times_reach_the_positions_in_full_precision(family: Family, by: s
     if by == "ask":
         ask(video, family, model, max_new_tokens=1)
     else:
-        run(Checkpoint("tiny", model, family.processor), video, QUESTION, 1, repeats=1)
+        compare_answers(Checkpoint("tiny", model, family.processor), video, QUESTION, 1, repeats=1)
     hook.remove()
     inputs = prepare_inputs(family.processor, QUESTION, video)
     is_video = video_places(model.config, inputs["input_ids"][0])

@@ -404,7 +404,7 @@ def test_each_setting_is_an_option_of_run_and_explain(
         seen.append(getattr(checkpoint.model.config, setting))
         raise OptionError("seen")
 
-    monkeypatch.setattr("vidcom2.asking.comparison.run", stop)
+    monkeypatch.setattr("vidcom2.asking.comparison.compare_answers", stop)
     monkeypatch.setattr("vidcom2.explaining.explanation.compare", stop)
     method = ["--vision-method", "skip_repeated"] if setting == "vision_tolerance" else []
     given = [*method, f"--{setting.replace('_', '-')}", SETTINGS[setting], "--model", folder, "--num-frames", 2]

@@ -154,7 +154,7 @@ def test_verification_fails_on_code_of_others_and_does_not_run_it(plain: Path, t
 worker = runpy.run_path({str(WORKER)!r})
 for name in worker["CHECKS"].keys() - {{"AutoProcessor"}}:
     del worker["CHECKS"][name]
-worker["run"](worker["Repo"]({str(repo.folder)!r}, None, "cpu"))
+worker["run"](worker["Repo"]({str(repo.folder)!r}, "cpu"))
 """
     environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
     run = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, env=environment, check=True)

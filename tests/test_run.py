@@ -12,7 +12,7 @@ from conftest import Family
 from test_cli import vidcom2
 
 from vidcom2.asking import comparison as run_module
-from vidcom2.asking.comparison import Comparison, Measured, run
+from vidcom2.asking.comparison import Comparison, Measured, compare_answers
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.cli.comparison_table import print_comparison
@@ -54,7 +54,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, int,
 def test_both_sides_take_turns_after_a_warm_up_call_and_a_slow_call_changes_nothing(
     checkpoint: Checkpoint, video: Video, scripted: list
 ) -> None:
-    measured = run(checkpoint, video, "What?", 7, repeats=5)
+    measured = compare_answers(checkpoint, video, "What?", 7, repeats=5)
     pairs = [scripted[i : i + 2] for i in range(0, len(scripted), 2)]
     assert [{ratio for ratio, *_ in pair} for pair in pairs] == [{0.25, 1.0}] * 6
     assert [pair[0][0] for pair in pairs] == [1.0, 0.25] * 3  # neither side always goes first
@@ -69,17 +69,17 @@ def test_a_small_model_runs_on_one_thread_unless_the_user_sets_the_number(
     checkpoint: Checkpoint, video: Video, scripted: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert run(checkpoint, video, "What?", 7, repeats=1).environment["threads"] == "1"
+    assert compare_answers(checkpoint, video, "What?", 7, repeats=1).environment["threads"] == "1"
     assert {threads for *_, threads in scripted} == {1} and torch.get_num_threads() == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert run(checkpoint, video, "What?", 7, repeats=1).environment["threads"] == "2"
+    assert compare_answers(checkpoint, video, "What?", 7, repeats=1).environment["threads"] == "2"
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(run_module, "SMALL_MODEL", 1)
-    assert run(checkpoint, video, "What?", 7, repeats=1).environment["threads"] == "2"
+    assert compare_answers(checkpoint, video, "What?", 7, repeats=1).environment["threads"] == "2"
 
 
 def test_without_a_baseline_the_full_prompt_never_runs(checkpoint: Checkpoint, video: Video, scripted: list) -> None:
-    measured = run(checkpoint, video, "What?", 7, repeats=2, baseline=False)
+    measured = compare_answers(checkpoint, video, "What?", 7, repeats=2, baseline=False)
     assert {ratio for ratio, *_ in scripted} == {0.25} and measured.uncompressed is None
     inputs = prepare_inputs(checkpoint.processor, "What?", video)
     assert measured.full_prompt_tokens == inputs["input_ids"].shape[1]
@@ -94,7 +94,7 @@ def test_the_command_line_shows_what_did_not_run() -> None:
 
 
 def test_the_reported_positions_are_those_that_the_language_model_sees(family: Family, video: Video) -> None:
-    result = run(Checkpoint("tiny", family.model, family.processor), video, "What?", 3, repeats=1)
+    result = compare_answers(Checkpoint("tiny", family.model, family.processor), video, "What?", 3, repeats=1)
     inputs = prepare_inputs(family.processor, "What?", video)
     positions = family.case.full_positions(family.stock, inputs)
     if positions is None:

@@ -278,7 +278,7 @@ def test_chat_answers_about_all_that_was_streamed(
     lines = printed.out.splitlines()
     assert lines.count(toy.answer) >= 2 and printed.err.count("contains '<video>'") == 1
     assert lines.count("(the video has ended at 0:03: questions are about all of it)") == 1
-    assert lines[-4:] == [toy.answer, "(at 0:03, 400 of 400 video tokens remembered)"] * 2
+    assert lines[-4:] == [toy.answer, "(at 0:03, 400 of 400 scored tokens remembered)"] * 2
 
 
 def test_what_a_live_video_cannot_remember_ends_the_chat() -> None:

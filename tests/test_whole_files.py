@@ -7,7 +7,7 @@ import pytest
 
 from vidcom2.errors import OptionError
 from vidcom2.records import whole_files
-from vidcom2.records.whole_files import check_free, growing_file, growing_folder, write_alone, write_whole
+from vidcom2.records.whole_files import check_free, growing_file, growing_folder, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -81,14 +81,15 @@ def test_a_folder_that_another_process_finished_meanwhile_stays(
     assert names(tmp_path) == ["x"] and (tmp_path / "x" / "content").read_text() == "theirs"
 
 
-def test_the_next_process_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_the_next_process_removes_what_a_killed_one_left_and_nothing_else_of_that_name(tmp_path: Path) -> None:
     left = tmp_path / ".x.vidcom2-incomplete"
     left.mkdir()
     (left / "half").write_text("of it")
+    refused = pytest.raises(OptionError, match=r"incomplete' exists, and no lock beside it says.*Move it away")
+    with refused, growing_folder(tmp_path / "x"):
+        pass
+    assert names(left) == ["half"]
+    (tmp_path / ".x.lock").touch()  # which a killed process leaves too
     with growing_folder(tmp_path / "x") as folder:
         (folder / "content").write_text("whole")
-    left.write_text("half of it")
-    write_alone(tmp_path / "x.watched", b"whole")
-    left.rename(tmp_path / ".x.watched.vidcom2-incomplete")
-    write_alone(tmp_path / "x.watched", b"whole")
-    assert names(tmp_path) == ["x", "x.watched"] and names(tmp_path / "x") == ["content"]
+    assert names(tmp_path) == ["x"] and names(tmp_path / "x") == ["content"]

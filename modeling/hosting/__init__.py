@@ -1,1 +1,1 @@
-"""This room is where the project's classes meet those of Transformers."""
+"""What ties our classes to Transformers: its names, its tables of classes, its calls, and the pipeline for videos."""

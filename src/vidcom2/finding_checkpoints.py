@@ -66,6 +66,12 @@ class Resolved:
     settings: dict[str, Any]
     hub: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def name_in_results(self) -> str:
+        """The name without the folder that it is in, which is nobody else's business and which no card names."""
+        folder = Path(self.name).expanduser()
+        return folder.resolve().name if folder.is_dir() else self.name
+
 
 def resolve(model: str | None, placement: Placement, settings: Mapping[str, Any], **hub: Any) -> Resolved:
     """Find the model that is named, and check the options for it: once, and before anything slow starts.

@@ -12,6 +12,7 @@ from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
+    LocalTokenNotFoundError,
     OfflineModeIsEnabled,
 )
 
@@ -19,7 +20,7 @@ TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
 # Older versions of huggingface_hub use httpx, newer ones httpx2.
 TRANSPORT_ERRORS = tuple(import_module(name).TransportError for name in ("httpx", "httpx2") if find_spec(name))
 UNREACHABLE = (*TRANSPORT_ERRORS, ConnectionError, LocalEntryNotFoundError)
-HUB_ERRORS = (HfHubHTTPError, HFValidationError, *UNREACHABLE)
+HUB_ERRORS = (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, *UNREACHABLE)
 
 
 class PublishError(OSError):
@@ -45,6 +46,8 @@ def explained(error: Exception, repo: str) -> str:
     status = status_of(error)
     if isinstance(error, GatedRepoError):
         return f"{repo!r} is gated. Accept its terms on the Hub, and log in with `hf auth login`."
+    if isinstance(error, LocalTokenNotFoundError):
+        return "you are not logged in. Log in with `hf auth login`."
     if isinstance(error, HFValidationError):
         return f"{repo!r} is no name of a Hub repo, which looks like `org/name`."
     if constants.HF_HUB_OFFLINE and isinstance(error, OfflineModeIsEnabled | LocalEntryNotFoundError):

@@ -4,7 +4,7 @@ Nothing here imports PyTorch, so that names are checked before anything slow sta
 """
 
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import Any
 
@@ -62,10 +62,6 @@ class Placement:
     def of_answers(self) -> dict[str, str | None]:
         """The options that answers depend on, for a run's record. The model's identity has the revision."""
         return {"dtype": self.dtype, "attn_implementation": self.attn_implementation}
-
-    def at_commit(self, commit: str | None) -> "Placement":
-        """Return a copy at this commit of the model's Hub repo; None stands for a model that is not from the Hub."""
-        return replace(self, revision=commit)
 
     def check(self, name: str | None) -> None:
         """Check the options alone; `devices.py` checks that this machine has the device.

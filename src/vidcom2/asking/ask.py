@@ -21,7 +21,7 @@ from ..video.reading import Progress, Video, check_video, read_video
 from .answer import Answer
 from .arguments import DEMO_WARNING, check_generate_arguments, check_model, checkpoint_of, pop_call_settings
 from .chats import Chat, Message, Prompt, is_single, prompts_of
-from .comparison import run
+from .comparison import compare_answers
 from .frame_size import size_of_frames
 from .prompting import check_template_arguments
 from .watched import Watched, load_watched_file, watch_frames
@@ -120,7 +120,7 @@ def ask(
     if not is_single(question):
         return answers
     if measure:
-        answers[0].measured = run(
+        answers[0].measured = compare_answers(
             watched.checkpoint,
             cast(Video, watched.video),
             cast(str, question),

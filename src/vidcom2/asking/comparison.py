@@ -121,7 +121,7 @@ class Comparison:
         }
 
 
-def run(
+def compare_answers(
     checkpoint: Checkpoint,
     video: Video,
     prompt: str,

@@ -28,7 +28,7 @@ from ..errors import OptionError, brief, is_out_of_memory, one_line, sentence
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
 from ..records.fingerprints import video_changed, video_stamp
-from ..records.whole_files import write_alone
+from ..records.whole_files import write_whole
 from ..video.reading import Video
 from .prepared_video import prepare_without_pixels
 from .prompting import frames_together
@@ -98,7 +98,7 @@ def write_watched(watched: "Watched", path: Path) -> None:
         _check_header(header)
         _features_of(watched.checkpoint, header, tensors)
         text = json.dumps(header)
-        write_alone(path.resolve(), save(tensors, metadata={HEADER: text, CHECKSUM: _digest(text)}))
+        write_whole(path, save(tensors, metadata={HEADER: text, CHECKSUM: _digest(text)}))
     except (OSError, OptionError) as error:
         raise OptionError(f"cannot write {str(path)!r}: {sentence(one_line(error))} Nothing was changed.") from error
 

@@ -9,7 +9,7 @@ import typer
 
 from .bench import bench_command
 from .chat import chat_command
-from .console import Command, ImportOption, forget_imports, import_for_command, out, takes_imports, versions
+from .console import Command, ImportOption, forget_imports, import_for_command, print_line, takes_imports, versions
 from .convert import convert_command
 from .demo import demo_command
 from .env import env_command
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 def _print_versions(wanted: bool) -> None:
     if wanted:
-        out.print(versions(), highlight=False, soft_wrap=True)
+        print_line(versions())
         raise typer.Exit
 
 

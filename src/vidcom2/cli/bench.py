@@ -28,15 +28,14 @@ from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of
-from ..records.provenance import birth_certificate, cpu_name
+from ..records.provenance import birth_certificate, command_line, cpu_name
 from .console import (
-    command_line,
     one_line_errors,
     out,
     print_line,
     print_table,
     print_verdict,
-    progress_bar,
+    progress_of,
     status,
     takes_fields,
     takes_placement,
@@ -370,8 +369,7 @@ def _measured_model(
                 write_results(path, title, certificate, [series.as_json() for series in every], complete, again)
 
         save([])
-        with progress_bar() as progress:
-            task = progress.add_task("Measuring", total=None)
+        with progress_of("Measuring") as progress:
             every = bench(
                 checkpoint,
                 candidates,
@@ -383,7 +381,7 @@ def _measured_model(
                 repeats=options.repeats,
                 encode_once=options.encode_once,
                 save=save,
-                progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+                progress=progress,
             )
         if options.ask_again:
             frames = max(options.num_frames)
@@ -407,10 +405,7 @@ def _model(
 
     placement, shared = options.placements()[0], "".join(f", {each}" for each in others_in_words(options.settings))
     if model is not None:
-        checkpoint = load_resolved(model)
-        folder = Path(str(options.model)).expanduser()
-        name = folder.resolve().name if folder.is_dir() else str(options.model)
-        return checkpoint, name, f"Time of {name}{shared}"
+        return load_resolved(model), model.name_in_results, f"Time of {model.name_in_results}{shared}"
     assert size is not None  # `check` wants one of the two
     row: ModelSize = size_named(size)
     with status(f"Making {size} of random weights ..."):

@@ -3,7 +3,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -11,8 +11,6 @@ import typer
 from ..checks import FAMILY_SETTINGS, check_given
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError
-from ..placement import Placement
-from ..presets import NUM_FRAMES
 from .chat_stream import stream_chat
 from .console import (
     INTERRUPTED,
@@ -26,9 +24,9 @@ from .console import (
     takes_settings,
 )
 from .loading import (
-    FramesOption,
-    ModelOption,
+    MaybeWatchedArgument,
     TemplateOption,
+    VideoOptions,
     announce_demo,
     print_lost,
     template_arguments,
@@ -42,20 +40,10 @@ NOT_OF_STREAM = {"video", "num_frames", "recommended", *SETTING_NAMES, *FAMILY_S
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatOptions:
+class ChatOptions(VideoOptions):
     """The options of `vidcom2 chat`. The command has one option for each field, with its help text."""
 
-    settings: dict[str, Any] = field(default_factory=dict)
-    placement: Placement = field(default_factory=Placement)
-    video: Annotated[
-        str | None,
-        typer.Argument(
-            help="Video file, http(s) URL, or what `vidcom2 watch` wrote. Without it, a short clip that comes with "
-            "vidcom2.",
-            show_default=False,
-        ),
-    ] = None
-    model: ModelOption = None
+    video: MaybeWatchedArgument = None
     stream: Annotated[
         str | None,
         typer.Option(
@@ -65,7 +53,6 @@ class ChatOptions:
         ),
     ] = None
     fps: Annotated[float, typer.Option(help="The most frames of a second of --stream that are shown.")] = 2.0
-    num_frames: FramesOption = NUM_FRAMES
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 256
     chat_template_kwargs: TemplateOption = None
 
@@ -99,9 +86,7 @@ def chat_command(context: typer.Context, options: ChatOptions) -> None:
 
 
 def _talk(context: typer.Context, options: ChatOptions, of_template: dict[str, Any]) -> None:
-    watched = watched_video(
-        context, options.model, options.video, options.num_frames, options.placement, options.settings
-    )
+    watched = watched_video(context, options)
     from ..asking.conversation import Conversation
 
     announce_demo(options.model, options.video, "chat")

@@ -79,7 +79,7 @@ class StreamChat:
 
     def _summary(self, remembered: int) -> str:
         live, source = self.live, self.source
-        parts = [f"at {_clock(self.seconds)}", f"{remembered:,} of {live.seen_tokens:,} video tokens remembered"]
+        parts = [f"at {_clock(self.seconds)}", f"{remembered:,} of {live.seen_tokens:,} scored tokens remembered"]
         if source.dropped:
             parts.append(f"{source.dropped:,} frames dropped")
         if source.reopened:

@@ -5,7 +5,6 @@ import functools
 import inspect
 import platform
 import re
-import shlex
 import sys
 import textwrap
 import traceback
@@ -291,6 +290,24 @@ def progress_bar() -> Progress:
 
 
 @contextmanager
+def progress_of(text: str) -> Iterator[Callable[[str, float, float | None], None]]:
+    """Show a progress bar. Yields a function that says what is being done, how much of it is done, and of how much."""
+    with progress_bar() as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
+
+
+@contextmanager
+def stoppable(output: object) -> Iterator[None]:
+    """Say after Ctrl-C that the same command continues in this file or folder. Raises `typer.Exit` with code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_line(f"Stopped. The answers so far are in {escape(str(output))}. The same command continues there.")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
 def status(text: str) -> Iterator[Callable[[str | None], None]]:
     """Show on a terminal's stderr what takes a while, with a spinner, so not with NO_COLOR.
 
@@ -346,11 +363,7 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
     parameters = [each for each in inspect.signature(command).parameters.values() if each.name != "settings"]
     if recommends:
         option = typer.Option("--recommended", help=f"The settings of docs/leaderboard.md: {recommended}.")
-        parameters.append(
-            inspect.Parameter(
-                "recommended", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
-            )
-        )
+        parameters.append(_parameter("recommended", False, Annotated[bool, option]))
     for name, kind, text, default in options:
         panel = None if name in ("retention_ratio", "max_video_tokens") else "How tokens are selected"
         parsed = {"parser": _number_or_text, "metavar": "<float>"} if name == "retention_ratio" else {}
@@ -358,11 +371,7 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
         option = typer.Option(
             *names, help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel, **parsed
         )
-        parameters.append(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
-            )
-        )
+        parameters.append(_parameter(name, None, Annotated[kind | None, option]))
     return _with_parameters(with_settings, command, parameters)
 
 
@@ -381,10 +390,7 @@ def takes_imports(command: Callable[..., None]) -> Callable[..., None]:
         import_for_command(modules or [])
         command(**arguments)
 
-    options = [
-        inspect.Parameter("modules", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ImportOption),
-        inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAllOption),
-    ]
+    options = [_parameter("modules", None, ImportOption), _parameter("help_all", False, HelpAllOption)]
     return _with_parameters(with_imports, command, [*inspect.signature(command).parameters.values(), *options])
 
 
@@ -415,14 +421,7 @@ def takes_placement(command: Callable[..., None], without: Sequence[str] = ()) -
     parameters = [each for each in inspect.signature(command).parameters.values() if each.name != "placement"]
     for field in options:
         option = typer.Option(help=field.metadata["help"], show_default=field.metadata["shown"] or False)
-        parameters.append(
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=Annotated[field.type, option],
-            )
-        )
+        parameters.append(_parameter(field.name, field.default, Annotated[field.type, option]))
     return _with_parameters(with_placement, command, parameters)
 
 
@@ -445,6 +444,10 @@ def takes_fields(options_class: type) -> Callable[[Callable[..., None]], Callabl
     return decorate
 
 
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 def _with_parameters(
     function: Callable[..., None], command: Callable[..., None], parameters: list[inspect.Parameter]
 ) -> Callable[..., None]:
@@ -453,24 +456,3 @@ def _with_parameters(
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return function
-
-
-def command_line(options: Any, command: str, without: Sequence[str] = (), **shown: Any) -> str:
-    """Return a command with the options that are not at their defaults, for its result file.
-
-    Args:
-        options: the options of the command: a dataclass with `settings` and a `placement`.
-        without: fields that make no difference to the results.
-        **shown: what to write instead of the values of some fields.
-    """
-    others = {each.name: each.default for each in dataclasses.fields(options)}
-    for name in ("settings", "placement", *without):
-        del others[name]
-    given = {name: getattr(options, name) for name, default in others.items() if getattr(options, name) != default}
-    given |= {name: value for name, value in shown.items() if name in given}
-    words = ["vidcom2", command]
-    for name, value in {**given, **options.placement.given, **options.settings}.items():
-        values = value if isinstance(value, list) else [value]
-        typed = option_name(f"no-{name}" if value is False else name)
-        words += [typed] if isinstance(value, bool) else [word for each in values for word in (typed, str(each))]
-    return shlex.join(words)

@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 
 from ..errors import OptionError, written_to
-from .console import one_line_errors, out, progress_bar, status
+from .console import one_line_errors, print_line, progress_of, status
 
 
 def convert_command(
@@ -29,19 +29,11 @@ def convert_command(
         if spatial_pool_mode not in SPATIAL_POOL_MODES:
             accepted = ", ".join(SPATIAL_POOL_MODES)
             raise OptionError(f"`--spatial-pool-mode` is {spatial_pool_mode!r}, but must be one of {accepted}.")
-        with progress_bar() as progress, written_to(destination):
-            task = progress.add_task("Checking the source", total=None)
-            done = convert_llava_video(
-                str(source),
-                str(destination),
-                spatial_pool_mode,
-                lambda what, part, total: progress.update(task, description=what, completed=part, total=total),
-            )
-    out.print(
+        with progress_of("Checking the source") as progress, written_to(destination):
+            done = convert_llava_video(str(source), str(destination), spatial_pool_mode, progress)
+    print_line(
         f"{done.num_tensors:,} tensors, {done.num_bytes / 1e9:.2f} GB of {done.dtype}, "
-        f"spatial_pool_mode {done.spatial_pool_mode!r}: {escape(done.destination)}",
-        highlight=False,
-        soft_wrap=True,
+        f"spatial_pool_mode {done.spatial_pool_mode!r}: {escape(done.destination)}"
     )
     for note in done.notes:
-        out.print(f"Note: {escape(note)}", highlight=False, soft_wrap=True)
+        print_line(f"Note: {escape(note)}")

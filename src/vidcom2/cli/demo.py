@@ -11,7 +11,7 @@ from ..finding_checkpoints import resolve
 from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..toys import shown_with
-from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
+from .console import one_line_errors, print_line, status, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, import_libraries
 
 
@@ -55,5 +55,5 @@ def demo_command(options: DemoOptions) -> None:
             answerer.warm_up(str(shown_with(options.model)[0].path), options.num_frames)
         page = build_page(answerer, options.num_frames, options.max_new_tokens)
         address = serve(page, server_name=options.host, server_port=options.port)
-        out.print(f"Open {escape(address)} in a browser. Ctrl+C ends the demo.", highlight=False, soft_wrap=True)
+        print_line(f"Open {escape(address)} in a browser. Ctrl+C ends the demo.")
         page.block_thread()

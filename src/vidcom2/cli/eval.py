@@ -18,21 +18,18 @@ from ..finding_checkpoints import Resolved, resolve
 from ..judging.questions import Question, checked_questions, read_questions
 from ..placement import Placement
 from ..presets import NUM_FRAMES
-from ..records.fingerprints import certificate_of, check_loaded, identity_of
-from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
-from ..records.run_record import AnswerFile, versions_of_answers
-from ..toys import toy_of
+from ..records.fingerprints import certificate_of, check_loaded
+from ..records.provenance import birth_certificate, command_line, commit_of_run, cpu_name
+from ..records.run_record import AnswerFile
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
-    INTERRUPTED,
-    command_line,
     exit_with,
-    imported_files,
     one_line_errors,
     print_line,
     print_table,
     print_verdict,
-    progress_bar,
+    progress_of,
+    stoppable,
     takes_fields,
     takes_placement,
     takes_settings,
@@ -43,6 +40,7 @@ from .loading import (
     announce_demo,
     import_libraries,
     template_arguments,
+    what_answers_depend_on,
 )
 from .verdicts import verdict_of_eval
 
@@ -106,16 +104,6 @@ class EvalOptions:
     def folder(self) -> Path:
         return self.output or Path(f"{self.data.stem}-eval")
 
-    @property
-    def model_name(self) -> str:
-        """The model's name in results. A folder is called by its name alone, as `vidcom2 publish` calls it."""
-        toy = toy_of(self.model)
-        if toy is not None:
-            return toy.title
-        assert self.model is not None  # None is a toy
-        folder = Path(self.model).expanduser()
-        return folder.resolve().name if folder.is_dir() else self.model
-
     def check(self) -> tuple[Resolved, list[Candidate]]:
         """Check the options and return the model and the candidates. Raises an OptionError or a CheckpointError."""
         model = resolve(self.model, self.placement, self.settings)
@@ -124,24 +112,16 @@ class EvalOptions:
 
     def arguments(self, model: Resolved) -> dict[str, Any]:
         """Return what the answers depend on, which must be the same when a run is continued."""
-        return {
-            **identity_of(model.source),
-            "imported": imported_files(),
+        return what_answers_depend_on(self, model) | {
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
             "methods": self.methods,
             "ratios": self.ratios,
-            "num_frames": self.num_frames,
-            "max_new_tokens": self.max_new_tokens,
-            "chat_template_kwargs": template_arguments(self.chat_template_kwargs),
             "letters": "unless the model thinks aloud" if self.letters is None else self.letters,
-            **self.placement.of_answers,
-            "settings": self.settings,
-            **versions_of_answers(),
         }
 
-    def command(self) -> str:
+    def command(self, model: Resolved) -> str:
         """Return the command that gives the same answers. The results hold it, with files called by their names."""
-        return command_line(self, "eval", ("output", "check_only"), data=self.data.name, model=self.model_name)
+        return command_line(self, "eval", ("output", "check_only"), data=self.data.name, model=model.name_in_results)
 
 
 @partial(takes_settings, without=("compression_method", "retention_ratio"))
@@ -164,14 +144,8 @@ def eval_command(options: EvalOptions) -> None:
         model, candidates = options.check()
         arguments = options.arguments(model)
         announce_demo(options.model)
-        try:
-            with locked_folder(options.folder, arguments) as file:
-                rows, results = _evaluated(options, model, questions, candidates, arguments, file)
-        except KeyboardInterrupt:
-            print_line(
-                f"Stopped. The answers so far are in {escape(str(options.folder))}. The same command continues there."
-            )
-            raise typer.Exit(INTERRUPTED) from None
+        with stoppable(options.folder), locked_folder(options.folder, arguments) as file:
+            rows, results = _evaluated(options, model, questions, candidates, arguments, file)
     print_table(table(results))
     errors = [row for row in rows if "error" in row]
     if errors:
@@ -205,9 +179,8 @@ def _evaluated(
     checkpoint = load_resolved(model)
     check_loaded(checkpoint.identity, arguments)
     with written_to(options.folder):
-        commits = file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
-        with progress_bar() as progress:
-            task = progress.add_task("Answering", total=None)
+        commits = file.claim(arguments, commit_of_run())
+        with progress_of("Answering") as progress:
             rows = evaluate(
                 checkpoint,
                 questions,
@@ -218,17 +191,17 @@ def _evaluated(
                 max_new_tokens=options.max_new_tokens,
                 chat_template_kwargs=arguments["chat_template_kwargs"],
                 letters=options.letters,
-                progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+                progress=progress,
             )
         of_model = certificate_of(checkpoint.identity)
         certificate = birth_certificate(
-            options.model_name,
-            options.command(),
+            model.name_in_results,
+            options.command(model),
             **environment(checkpoint.model),
             cpu=cpu_name(),
             **of_model,
             # The name replaces the folder's path, since paths of this machine are nobody else's business.
-            arguments=arguments | of_model | {"model": options.model_name},
+            arguments=arguments | of_model | {"model": model.name_in_results},
             data=options.data.name,
             questions=len(questions),
             model_settings=checkpoint.model.config.compression_settings().as_dict(),
@@ -236,5 +209,5 @@ def _evaluated(
         )
         config = checkpoint.model.config
         shared = others_in_words(changed_settings(config, config.compression_settings()))
-        title = ", ".join([f"{options.model_name} on {options.data.name}", *shared])
+        title = ", ".join([f"{model.name_in_results} on {options.data.name}", *shared])
         return rows, write_report(options.folder, title, questions, rows, candidates, certificate)

@@ -1,6 +1,6 @@
 """`vidcom2 explain` draws what is kept of a video. `explaining/` does the work."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,22 +12,17 @@ from ..asking.candidates import number_or_text
 from ..checks import check_settings, new_output
 from ..errors import OptionError, written_to
 from ..explaining.drawing_file import check_drawing
-from ..placement import Placement
-from ..presets import NUM_FRAMES
 from ..toys import shown_with
-from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
-from .loading import FramesOption, ModelOption, VideoArgument, announce_demo, load_with_video, print_lost
+from .console import one_line_errors, out, print_line, status, takes_fields, takes_placement, takes_settings
+from .loading import VideoOptions, announce_demo, load_with_video, print_lost
 
 MOST_COMPARED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainOptions:
+class ExplainOptions(VideoOptions):
     """The options of `vidcom2 explain`. The command has one option for each field, with its help text."""
 
-    settings: dict[str, Any] = field(default_factory=dict)
-    placement: Placement = field(default_factory=Placement)
-    video: VideoArgument = None
     output: Annotated[
         Path | None,
         typer.Option(
@@ -37,8 +32,6 @@ class ExplainOptions:
             show_default="VIDEO.png, or VIDEO-2.png; .html with --compare",
         ),
     ] = None
-    model: ModelOption = None
-    num_frames: FramesOption = NUM_FRAMES
     compare: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,9 +60,7 @@ def explain_command(options: ExplainOptions) -> None:
         video = options.video or shown_with(options.model)[0].path
         output = new_output(options.output, video, ".html" if others else ".png")
         check_drawing(output, 1 + len(others))
-        frames, checkpoint = load_with_video(
-            options.model, options.video, options.num_frames, options.placement, options.settings
-        )
+        frames, checkpoint = load_with_video(options)
         from ..explaining.explain import Figure, clip_name
         from ..explaining.explanation import compare
 
@@ -79,7 +70,7 @@ def explain_command(options: ExplainOptions) -> None:
             figure.save(output)
         announce_demo(options.model, options.video, "explain")
         out.print(repr(figure))
-        out.print(f"Drawn to {escape(str(output))}", highlight=False, soft_wrap=True)
+        print_line(f"Drawn to {escape(str(output))}")
         print_lost(frames.lost)
 
 

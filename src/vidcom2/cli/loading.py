@@ -1,7 +1,7 @@
 """What the commands that load a model share: the options that name the model and the video, the order in which they
 check, import and load, and the notice that a demo is running."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,12 +9,14 @@ from rich.panel import Panel
 
 from ..checks import check_given, check_video_file, is_watched, path_of_watched
 from ..errors import OptionError
-from ..finding_checkpoints import resolve
+from ..finding_checkpoints import Resolved, resolve
 from ..placement import Placement
-from ..records.fingerprints import stamped
+from ..presets import NUM_FRAMES
+from ..records.fingerprints import identity_of, stamped
 from ..records.jsonl import json_object
+from ..records.run_record import versions_of_answers
 from ..toys import shown_with, toy_of
-from .console import check_not_given, err, out, progress_bar, status
+from .console import check_not_given, err, imported_files, out, progress_of, status
 
 if TYPE_CHECKING:
     from ..asking.watched import Watched
@@ -36,6 +38,14 @@ VideoArgument = Annotated[
         help="Video file or http(s) URL. Without it, a short clip that comes with vidcom2.", show_default=False
     ),
 ]
+MaybeWatchedArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="Video file, http(s) URL, or what `vidcom2 watch` wrote. Without it, a short clip that comes with "
+        "vidcom2.",
+        show_default=False,
+    ),
+]
 TemplateOption = Annotated[
     str | None,
     typer.Option(
@@ -46,6 +56,21 @@ NEEDS_FRAMES = ("num_frames", "scale_while_reading", "repeats", "against", "as_j
 FramesOption = Annotated[
     int, typer.Option("--num-frames", "--frames", help="Frames sampled evenly from the video.", min=1)
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoOptions:
+    """The options of commands that load a model and show it one video.
+
+    Attributes:
+        settings: fields of `CompressionSettings` and of the model's family; the checkpoint's where not given.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
+    video: VideoArgument = None
+    model: ModelOption = None
+    num_frames: FramesOption = NUM_FRAMES
 
 
 def json_option(name: str, text: str | None, example: str) -> dict[str, Any]:
@@ -59,6 +84,20 @@ def json_option(name: str, text: str | None, example: str) -> dict[str, Any]:
 def template_arguments(text: str | None) -> dict[str, Any]:
     """Return the values of `--chat-template-kwargs`. Raises an OptionError on what is no JSON object."""
     return json_option("chat_template_kwargs", text, '{"enable_thinking": false}')
+
+
+def what_answers_depend_on(options: Any, model: Resolved) -> dict[str, Any]:
+    """Return what must be the same when a run of these options is continued, in values that JSON can represent."""
+    return {
+        **identity_of(model.source),
+        "imported": imported_files(),
+        "num_frames": options.num_frames,
+        "max_new_tokens": options.max_new_tokens,
+        "chat_template_kwargs": template_arguments(options.chat_template_kwargs),
+        **options.placement.of_answers,
+        "settings": options.settings,
+        **versions_of_answers(),
+    }
 
 
 def import_libraries(placement: Placement) -> None:
@@ -75,73 +114,55 @@ def import_libraries(placement: Placement) -> None:
         disable_progress_bar()
 
 
-def load_with_video(
-    model: str | None,
-    video: str | None,
-    num_frames: int,
-    placement: Placement,
-    settings: Mapping[str, Any],
-    scale_while_reading: bool = False,
-) -> "tuple[Video, Checkpoint]":
+def load_with_video(options: VideoOptions, scale_while_reading: bool = False) -> "tuple[Video, Checkpoint]":
     """Read the frames and load the model. Options are checked before the slow imports, which precede the decoding.
 
     With `scale_while_reading` the model is loaded first, because its processor says how large the frames should be.
     """
+    video = options.video
     check_given("video", video, "for the bundled clip")
-    resolved = resolve(model, placement, settings)
-    shown = video or str(shown_with(model)[0].path)
+    resolved = resolve(options.model, options.placement, options.settings)
+    shown = video or str(shown_with(options.model)[0].path)
     check_video_file(shown)
     if video is not None:
         from ..video.reading import check_video
 
         check_video(video)
-    import_libraries(placement)
+    import_libraries(options.placement)
     from ..checkpoints import load_resolved
     from ..video.reading import read_video
 
     loaded, size = None, None
     if not err.is_terminal:  # where a spinner would say so
-        err.print(f"Loading {model or 'the toy'} ...", highlight=False, markup=False, soft_wrap=True)
+        err.print(f"Loading {options.model or 'the toy'} ...", highlight=False, markup=False, soft_wrap=True)
     if scale_while_reading:
         from ..asking.frame_size import size_of_frames
 
         loaded = load_resolved(resolved)
         size = size_of_frames(loaded.processor)
-    with progress_bar() as progress:
-        task = progress.add_task("Reading the video", total=None)
-        frames = read_video(
-            shown,
-            num_frames,
-            lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
-            size=size,
-        )
+    with progress_of("Reading the video") as progress:
+        frames = read_video(shown, options.num_frames, progress, size=size)
     # Transformers shows its own progress bars while it downloads files and loads weights.
     return frames, loaded or load_resolved(resolved)
 
 
-def watched_video(
-    context: typer.Context,
-    model: str | None,
-    video: str | None,
-    num_frames: int,
-    placement: Placement,
-    settings: Mapping[str, Any],
-) -> "Watched":
+def watched_video(context: typer.Context, options: VideoOptions) -> "Watched":
     """Load the model and let it watch the video, or load what it has watched before."""
+    video = options.video
     if video is not None and is_watched(video):
         check_not_given(context, NEEDS_FRAMES, "needs the frames of a video, but a watched one has none left")
         path = path_of_watched(video)
         check_video_file(video)
-        resolved = resolve(model, placement, settings)
-        import_libraries(placement)
+        resolved = resolve(options.model, options.placement, options.settings)
+        import_libraries(options.placement)
         from ..asking.watched import load_watched_file
         from ..asking.watched_file import read_header
         from ..checkpoints import load_resolved
 
         header = read_header(path)  # refuses a damaged file before the model is loaded
-        return load_watched_file(path, header, load_resolved(resolved), settings)
+        return load_watched_file(path, header, load_resolved(resolved), options.settings)
     source = stamped(video)
-    frames, checkpoint = load_with_video(model, video, num_frames, placement, settings)
+    frames, checkpoint = load_with_video(options)
     from ..asking.watched import watch_frames
 
     with status("Encoding the video ..."):

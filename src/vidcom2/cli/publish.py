@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..finding_checkpoints import check_hub_id
 from ..hub_upload.publish_options import PublishOptions
-from .console import err, one_line_errors, out, status, takes_fields, takes_settings
+from .console import err, one_line_errors, out, print_line, status, takes_fields, takes_settings
 
 if TYPE_CHECKING:
     from ..hub_upload.publishing import Operation, Remote
@@ -47,14 +47,14 @@ def publish_command(options: PublishOptions) -> None:
                     lambda what: report(None if what is None else f"{what} ..."),
                 )
             for note in prepared.notes:
-                _print(f"[yellow]Note:[/] {escape(note)}", err)
+                err.print(f"[yellow]Note:[/] {escape(note)}", highlight=False, soft_wrap=True)
             if prepared.checks:
                 _print_checks(prepared.checks, "what was staged")
             if failures(prepared.checks):
                 raise typer.Exit(1)
             _print_operations(prepared.operations, options.target, prepared.remote)
             if options.dry_run:
-                _print(escape(f"Staged in {options.folder}; nothing was sent. {prepared.weights}"))
+                print_line(escape(f"Staged in {options.folder}; nothing was sent. {prepared.weights}"))
                 return
             done = publish(api, options, prepared.staged, prepared.remote, prepared.operations)
     if done.pull_request is not None:
@@ -63,7 +63,7 @@ def publish_command(options: PublishOptions) -> None:
         text = f"{done.url} already held all of it, at {done.head}"
     else:
         text = f"Published {done.url} at {done.commit}"
-    _print(escape(text + (f", tagged {options.tag}" if options.tag else "")))
+    print_line(escape(text + (f", tagged {options.tag}" if options.tag else "")))
 
 
 def verify_command(
@@ -85,14 +85,12 @@ def verify_command(
         with status("Importing Transformers ..."):
             from ..hub_upload.verification import failures, verify
         with status(f"Verifying {repo} in a fresh process ...") as report:
+            if not Path(repo).is_dir():
+                report(None)  # while huggingface_hub shows its own progress
             checks = verify(repo, revision, where, lambda check: report(f"Verified: {check.name} ..."))
         _print_checks(checks, repo)
         if failures(checks):
             raise typer.Exit(1)
-
-
-def _print(text: str, console: Any = out) -> None:
-    console.print(text, highlight=False, soft_wrap=True)
 
 
 def _print_checks(checks: "list[Check]", title: str) -> None:
@@ -106,9 +104,9 @@ def _print_checks(checks: "list[Check]", title: str) -> None:
 
 def _print_operations(operations: "list[Operation]", repo: str, remote: "Remote") -> None:
     where = f"a new repo {repo}" if remote.head is None else f"{repo} on top of {remote.head}"
-    _print(escape(f"One commit in {where}, operations: {len(operations)}"))
+    print_line(escape(f"One commit in {where}, operations: {len(operations)}"))
     for operation in operations:
         size = "" if operation.size is None else f"{operation.size:,}"
         source = f"  <- {operation.source}" if operation.action == "copy" else ""
         line = f"{operation.action:6} {size:>15}  {operation.sha256 or '':64}  {operation.path}{source}"
-        _print(escape(line))
+        print_line(escape(line))

@@ -11,7 +11,7 @@ from .comparison_table import as_json, print_answer, print_comparison
 from .console import (
     check_not_given,
     one_line_errors,
-    progress_bar,
+    progress_of,
     status,
     takes_fields,
     takes_placement,
@@ -64,9 +64,7 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
             check_settings({"compression_method": options.against}, typed={"compression_method": "--against"})
         of_template = template_arguments(options.chat_template_kwargs)
         if is_watched(options.video):
-            watched = watched_video(
-                context, options.model, options.video, options.num_frames, options.placement, options.settings
-            )
+            watched = watched_video(context, options)
             with status("Answering ..."):
                 answer = watched.ask(
                     prompt or DEFAULT_PROMPT, max_new_tokens=options.max_new_tokens, chat_template_kwargs=of_template
@@ -76,26 +74,18 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
             return
         clip = shown_with(options.model)[0] if options.video is None else None
         is_demo = clip is not None and toy_of(options.model) is not None and prompt is None
-        frames, checkpoint = load_with_video(
-            options.model,
-            options.video,
-            options.num_frames,
-            options.placement,
-            options.settings,
-            options.scale_while_reading,
-        )
-        from ..asking.comparison import run
+        frames, checkpoint = load_with_video(options, options.scale_while_reading)
+        from ..asking.comparison import compare_answers
 
-        with progress_bar() as progress:
-            task = progress.add_task("Answering", total=None)
-            result = run(
+        with progress_of("Answering") as progress:
+            result = compare_answers(
                 checkpoint,
                 frames,
                 prompt or (clip.question if clip else DEFAULT_PROMPT),
                 options.max_new_tokens,
                 options.repeats,
                 options.baseline,
-                lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+                progress,
                 options.against or (DEMO_AGAINST if is_demo else None),
                 of_template,
             )

@@ -10,19 +10,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.markup import escape
 
 from ..bulk.requests import HowToAnswer, VideoRequest, read_requests, requests_of_folder
 from ..checks import check_settings
 from ..errors import OptionError, how_to_install, one_line, option_name
 from ..finding_checkpoints import Resolved, resolve
-from ..records.fingerprints import check_loaded, identity_of
-from ..records.provenance import commit, is_dirty
-from ..records.run_record import AnswerFile, RunOutput, versions_of_answers
+from ..records.fingerprints import check_loaded
+from ..records.provenance import commit_of_run
+from ..records.run_record import AnswerFile, RunOutput
 from .checking import REQUEST_KEYS, check_rows, rows_of_requests
-from .console import INTERRUPTED, exit_with, imported_files, one_line_errors, print_line, progress_bar
-from .loading import announce_demo, import_libraries, json_option, template_arguments
+from .console import exit_with, one_line_errors, print_line, progress_bar, stoppable
+from .loading import announce_demo, import_libraries, json_option, template_arguments, what_answers_depend_on
 from .run_options import DEFAULT_PROMPT, RunOptions
 
 
@@ -56,19 +55,8 @@ def answers_depend_on(options: RunOptions, model: Resolved) -> dict[str, Any]:
     of_vllm: dict[str, Any] = {}
     if runs_vllm(options):  # whose package for the CPU has another name
         of_vllm = {"engine_args": engine_arguments(options), "vllm": version(packages_distributions()["vllm"][0])}
-    return {
-        **identity_of(model.source),
-        "engine": options.engine,
-        **of_vllm,
-        "imported": imported_files(),
-        "num_frames": options.num_frames,
-        "max_new_tokens": options.max_new_tokens,
-        "chat_template_kwargs": template_arguments(options.chat_template_kwargs),
-        "scale_while_reading": options.scale_while_reading,
-        **options.placement.of_answers,
-        "settings": options.settings,
-        **versions_of_answers(),
-    }
+    of_run = {"engine": options.engine, **of_vllm, "scale_while_reading": options.scale_while_reading}
+    return what_answers_depend_on(options, model) | of_run
 
 
 def how_to_answer(options: RunOptions) -> HowToAnswer:
@@ -109,12 +97,8 @@ def answer_into(output: RunOutput, answer: Callable[[], Counts]) -> None:
         typer.Exit: with code 3 if requests ended in an error, 1 if one of these is a bug, 130 after Ctrl-C.
     """
     started = time.perf_counter()
-    try:
-        with output.locked():
-            counts = answer()
-    except KeyboardInterrupt:
-        print_line(f"Stopped. The answers so far are in {escape(output.name)}. The same command continues there.")
-        raise typer.Exit(INTERRUPTED) from None
+    with stoppable(output.name), output.locked():
+        counts = answer()
     print_line(
         f"Answered: {counts.before + counts.answers:,} of {counts.requests:,} requests ({counts.before:,} before), "
         f"in {time.perf_counter() - started:.1f} s. In {escape(output.name)}"
@@ -187,11 +171,6 @@ def _answer(
             counts.add(row)
             progress.advance(task)
     return counts
-
-
-def commit_of_run() -> str:
-    """Return the commit of the code, as a run's record notes it."""
-    return commit() + " with uncommitted changes" * is_dirty()
 
 
 def check_installed(package: str, name: str, option: str = "engine") -> None:

@@ -1,6 +1,7 @@
 """`vidcom2 run --engine ray` answers requests on a cluster, and writes a folder of parts. `bulk/many_on_ray.py`
 does the work."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from ..checks import check_given
 from ..errors import OptionError
 from ..finding_checkpoints import Resolved, resolve
 from ..records.fingerprints import certificate_of
+from ..records.provenance import commit_of_run
 from .console import imported_modules, one_line_errors, progress_bar
 from .loading import announce_demo
 from .run_many import (
@@ -15,7 +17,6 @@ from .run_many import (
     answer_into,
     answers_depend_on,
     check_installed,
-    commit_of_run,
     engine_arguments,
     how_to_answer,
     runs_vllm,
@@ -86,7 +87,7 @@ def _answer(options: RunOptions, source: str, model: Resolved, arguments: dict[s
     parts.claim(arguments, commit_of_run())
     work = Work(
         model=_from_anywhere(options.model) if options.model and Path(options.model).is_dir() else options.model,
-        placement=options.placement.at_commit(arguments["model_commit"]),
+        placement=replace(options.placement, revision=arguments["model_commit"]),
         settings=options.settings,
         imported=tuple(_from_anywhere(each) if each.endswith(".py") else each for each in imported_modules()),
         certificate=certificate_of(arguments),

@@ -1,14 +1,12 @@
 """The options of `vidcom2 run`, for one video and for many."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ..placement import Placement
-from ..presets import NUM_FRAMES
-from .loading import FramesOption, ModelOption, TemplateOption
+from .loading import MaybeWatchedArgument, TemplateOption, VideoOptions
 
 DEFAULT_PROMPT = "What happens in the video?"
 DEMO_AGAINST = "uniform_frames"
@@ -30,29 +28,14 @@ ONLY_MANY = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """The options of `vidcom2 run`. The command has one option for each field, with its help text.
+class RunOptions(VideoOptions):
+    """The options of `vidcom2 run`. The command has one option for each field, with its help text."""
 
-    Attributes:
-        settings: fields of `CompressionSettings` and of the model's family; the checkpoint's where not given.
-    """
-
-    settings: dict[str, Any] = field(default_factory=dict)
-    placement: Placement = field(default_factory=Placement)
-    model: ModelOption = None
-    video: Annotated[
-        str | None,
-        typer.Argument(
-            help="Video file, http(s) URL, or what `vidcom2 watch` wrote. Without it, a short clip that comes with "
-            "vidcom2.",
-            show_default=False,
-        ),
-    ] = None
+    video: MaybeWatchedArgument = None
     prompt: Annotated[
         str | None,
         typer.Option(help="Question about the video.", show_default=f"{DEFAULT_PROMPT}, or the question of the clip"),
     ] = None
-    num_frames: FramesOption = NUM_FRAMES
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of the answer, in tokens.", min=1)] = 64
     chat_template_kwargs: TemplateOption = None
     scale_while_reading: Annotated[

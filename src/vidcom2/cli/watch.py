@@ -1,28 +1,23 @@
 """`vidcom2 watch` keeps what a model has seen of a video in a file. `asking/watched.py` does the work."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.filesize import decimal
 from rich.markup import escape
 
 from ..checks import WATCHED, check_watched_target, new_output
-from ..placement import Placement
-from ..presets import NUM_FRAMES
 from ..toys import shown_with
-from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
-from .loading import FramesOption, ModelOption, VideoArgument, announce_demo, print_lost, watched_video
+from .console import one_line_errors, print_line, status, takes_fields, takes_placement, takes_settings
+from .loading import VideoOptions, announce_demo, print_lost, watched_video
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchOptions:
+class WatchOptions(VideoOptions):
     """The options of `vidcom2 watch`. The command has one option for each field, with its help text."""
 
-    settings: dict[str, Any] = field(default_factory=dict)
-    placement: Placement = field(default_factory=Placement)
-    video: VideoArgument = None
     output: Annotated[
         Path | None,
         typer.Option(
@@ -32,8 +27,6 @@ class WatchOptions:
             show_default="VIDEO.watched, or VIDEO-2.watched",
         ),
     ] = None
-    model: ModelOption = None
-    num_frames: FramesOption = NUM_FRAMES
 
 
 @takes_settings
@@ -48,16 +41,9 @@ def watch_command(context: typer.Context, options: WatchOptions) -> None:
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         output = new_output(options.output, options.video or shown_with(options.model)[0].path, WATCHED)
         check_watched_target(output)
-        watched = watched_video(
-            context, options.model, options.video, options.num_frames, options.placement, options.settings
-        )
+        watched = watched_video(context, options)
         with status("Writing ..."):
             watched.save(output)
         announce_demo(options.model, options.video, "watch")
         print_lost(watched.lost_frames)
-        size = decimal(output.stat().st_size)
-        out.print(
-            f"Kept {escape(watched.summary)}, in {escape(str(output))} ({size})",
-            highlight=False,
-            soft_wrap=True,
-        )
+        print_line(f"Kept {escape(watched.summary)}, in {escape(str(output))} ({decimal(output.stat().st_size)})")

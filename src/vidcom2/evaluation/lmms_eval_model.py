@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NoReturn
 
 from accelerate import Accelerator
@@ -105,9 +104,11 @@ class VidCom2ForLmmsEval(lmms):
                 raise OptionError(f"`{name}` has no meaning for a live video (`live_fps`). Leave one of them out.")
         if import_module is not None:
             import_methods(import_module)
-        checkpoint = load_resolved(resolve(pretrained, placement, settings))
+        resolved = resolve(pretrained, placement, settings)
+        checkpoint = load_resolved(resolved)
         self.model, self.processor = checkpoint.model, checkpoint.processor
-        self._name, self._identity, self._num_frames = pretrained, checkpoint.identity, num_frames
+        self._names = pretrained, resolved.name_in_results
+        self._identity, self._num_frames = checkpoint.identity, num_frames
         # Questions about the same video mostly follow each other, and a long video takes long to decode.
         self._read = lru_cache(maxsize=1)(partial(read_video, num_frames=num_frames))
         self._settings = self.model.config.compression_settings()
@@ -186,9 +187,8 @@ class VidCom2ForLmmsEval(lmms):
         options = getattr(getattr(request.args[2], "__self__", None), "args", None)
         if options is None:  # called by other code than lmms-eval's command line
             return
-        folder = Path(self._name).expanduser()
-        name = folder.resolve().name if folder.is_dir() else self._name
-        words = ["--model", "vidcom2", "--model_args", options.model_args.replace(self._name, name)]
+        name = self._names[1]
+        words = ["--model", "vidcom2", "--model_args", options.model_args.replace(*self._names)]
         words += ["--tasks", str(options.tasks)]
         words += ["--gen_kwargs", options.gen_kwargs] if options.gen_kwargs else []
         words += ["--limit", f"{options.limit:g}"] if options.limit is not None else []

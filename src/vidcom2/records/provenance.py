@@ -1,11 +1,16 @@
 """Saying where measured figures come from. Result files hold this, and `vidcom2 publish --results` requires it."""
 
+import dataclasses
 import platform
+import shlex
 import subprocess
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from ..errors import option_name
 
 ROOT = Path(__file__).resolve().parents[3]  # top of a checkout; for an installed wheel, no git repository
 
@@ -38,6 +43,11 @@ def commit() -> str:
     return git("rev-parse", "HEAD") or f"of release {version('vidcom2')}"
 
 
+def commit_of_run() -> str:
+    """Return the commit of the code, as a run's record notes it."""
+    return commit() + " with uncommitted changes" * is_dirty()
+
+
 def is_dirty() -> bool:
     """Tell whether files that git tracks were changed since the commit."""
     return bool(git("status", "--porcelain", "--untracked-files=no"))
@@ -64,3 +74,24 @@ def git(*arguments: str) -> str | None:
     except OSError:  # git is not installed
         return None
     return ran.stdout.strip() if ran.returncode == 0 else None
+
+
+def command_line(options: Any, command: str, without: Sequence[str] = (), **shown: Any) -> str:
+    """Return a command with the options that are not at their defaults, for its result file or its card.
+
+    Args:
+        options: the options of the command: a dataclass with `settings` and maybe a `placement`.
+        without: fields that make no difference to the results.
+        **shown: what to write instead of the values of some fields.
+    """
+    without = ("settings", "placement", *without)
+    others = {each.name: each.default for each in dataclasses.fields(options) if each.name not in without}
+    given = {name: getattr(options, name) for name, default in others.items() if getattr(options, name) != default}
+    given |= {name: value for name, value in shown.items() if name in given}
+    placed = options.placement.given if hasattr(options, "placement") else {}
+    words = ["vidcom2", command]
+    for name, value in {**given, **placed, **options.settings}.items():
+        values = value if isinstance(value, list) else [value]
+        typed = option_name(f"no-{name}" if value is False else name)
+        words += [typed] if isinstance(value, bool) else [word for each in values for word in (typed, str(each))]
+    return shlex.join(words)

@@ -36,21 +36,10 @@ def growing_file(path: Path) -> Iterator[Path]:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that it is complete or, after an interruption, unchanged."""
-    with growing_file(path) as part:
-        _write(part, content)
-
-
-def write_alone(path: Path, content: str | bytes) -> None:
-    """Write a file as `write_whole` does, one process at a time. What a killed one left is removed by the next.
-
-    Raises:
-        OptionError: if another process is writing `path`.
-        FileNotFoundError: if there is no folder for it.
-    """
-    if not path.parent.is_dir():  # the lock would make it
-        raise FileNotFoundError(f"there is no folder {str(path.parent)!r}")
-    with _alone(path, f"another process is writing {str(path)!r}") as part:
-        _write(part, content)
+    with growing_file(path) as part, part.open("xb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager
@@ -59,15 +48,24 @@ def growing_folder(target: Path) -> Iterator[Path]:
     removed. If a process is killed, the next one that makes `target` removes what it left.
 
     Raises:
-        OptionError: if `target` exists, or if another process is making it.
+        OptionError: if `target` exists, if another process is making it, or if a user's own file has the name of an
+            unfinished folder.
     """
     check_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    made = f"{str(target)!r} is being made by another process. Wait until it ends, or name another folder."
-    with _alone(target, made) as folder:
+    part, lock = (target.with_name(f".{target.name}.{ending}") for ending in ("vidcom2-incomplete", "lock"))
+    was_killed = lock.exists()  # since a process that ends removes its lock
+    with locked(lock, f"{str(target)!r} is being made by another process. Wait until it ends, or name another folder."):
         check_free(target)  # the other process may just have ended
-        folder.mkdir()
-        yield folder
+        if os.path.lexists(part) and not was_killed:
+            raise OptionError(f"{str(part)!r} exists, and no lock beside it says that vidcom2 made it. Move it away.")
+        shutil.rmtree(part, ignore_errors=True)  # which a killed process left
+        part.mkdir()
+        try:
+            yield part
+            os.replace(part, target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def check_free(target: Path) -> None:
@@ -95,31 +93,3 @@ def locked(lock_file: Path, otherwise: str, stays: bool = False) -> Iterator[Non
         if os.name == "posix" and not stays:  # elsewhere an open file cannot be removed; there `release` removes it
             lock_file.unlink(missing_ok=True)
         lock.release()
-
-
-@contextmanager
-def _alone(target: Path, otherwise: str) -> Iterator[Path]:
-    """Yield a name that nobody else uses, whose file or folder becomes `target` when the block ends. Raises an
-    OptionError with the text `otherwise` if another process is making it."""
-    part = target.with_name(f".{target.name}.vidcom2-incomplete")
-    with locked(target.with_name(f".{target.name}.lock"), otherwise):
-        _remove(part)  # which a killed process left
-        try:
-            yield part
-            os.replace(part, target)
-        finally:
-            _remove(part)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _write(path: Path, content: str | bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -116,8 +116,8 @@ def test_a_call_compares_settings_and_names_those_that_differ_from_the_defaults(
         size = explanation.kept[0].size
         share = round(size * ratio) / size  # of the tokens of a frame, half to even
         assert explanation.video_frames == 4 and explanation.kept.mean() == pytest.approx(share, abs=0.02)
-        assert explanation.title.startswith("random keeps") and f"retention_ratio={ratio}" in explanation.title
-        assert "compression_rounding='round'" in explanation.subtitle and "temperature" not in explanation.subtitle
+        assert explanation.title.startswith(f"random at {ratio}: ")
+        assert explanation.subtitle.endswith(" · compression_rounding=round")
         assert explanation.subtitle.startswith(INTERRUPTION.name) and explanation.title in repr(figure)
     assert family.model.config.retention_ratio == 0.25
     for given in ({"compare_with": [{"retention_rate": 0.1}]}, {"retention_rate": 0.1}):

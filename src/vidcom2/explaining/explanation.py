@@ -87,7 +87,7 @@ class Explanation:
 
     @property
     def subtitle(self) -> str:
-        """Say in one line which model it is, what a picture shows, and which further settings are not at their default."""
+        """One line: the model, what a picture shows, and the other settings that are not at their default."""
         height, width = self.kept.shape[1:]
         names = [self.model] if self.video is None else [self.video, self.model]
         parts = [*names, f"{_counted(self.video_frames, 'frame')} of the video"]

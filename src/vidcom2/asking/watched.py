@@ -268,10 +268,10 @@ def watch_frames(checkpoint: Checkpoint, video: Video, settings: Mapping[str, An
         ValueError: on a video or settings that the model refuses.
     """
     model = checkpoint.model
-    of_call = model.config.compression_settings(**settings)
+    applied = model.config.compression_settings(**settings)
     prepared, inputs = prepare_video(checkpoint.processor, video, model)
-    features = keep_tokens(model, run_tower(model, inputs, of_call), of_call)
-    return Watched(checkpoint, prepared, features, of_call, video, source, video.lost)
+    features = keep_tokens(model, run_tower(model, inputs, applied), applied)
+    return Watched(checkpoint, prepared, features, applied, video, source, video.lost)
 
 
 def load_watched_file(

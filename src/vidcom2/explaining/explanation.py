@@ -97,8 +97,8 @@ class Explanation:
             parts.append(f"{height} × {width} tokens for {self.frames_per_picture} frames together")
             parts.append(f"a picture stands for {self.frames_per_picture} frames and shows the first of them")
         if self.separators[1]:
-            of_scored = f"{int(self.kept.sum()):,} of {self.kept.size:,} scored tokens"
-            parts.append(f"{of_scored} and {{:,}} of {{:,}} separators stay".format(*self.separators))
+            scored = f"{int(self.kept.sum()):,} of {self.kept.size:,} scored tokens"
+            parts.append(f"{scored} and {{:,}} of {{:,}} separators stay".format(*self.separators))
         if self.covered != WHOLE_FRAME:
             parts.append("no token covers the white edge")
         if self.computed is not None:
@@ -263,11 +263,11 @@ def explanation_of(
         merged[compression.merge.inputs.cpu().numpy()] = True
         merged = (merged & ~kept).reshape(num_frames, height, width)
     seen = _shown(checkpoint.processor, *video.frames.shape[1:3])
-    of_tower, tower_covered = None, WHOLE_FRAME
+    tower_computed, tower_covered = None, WHOLE_FRAME
     if computed is not None:
         # Qwen's groups are the tokens' blocks of patches. LLaVA's are the patches of a square frame, row by row.
         is_blocks, side = computed.shape[1] == height * width, math.isqrt(computed.shape[1])
-        of_tower = computed.cpu().numpy().reshape(num_frames, *((height, width) if is_blocks else (side, side)))
+        tower_computed = computed.cpu().numpy().reshape(num_frames, *((height, width) if is_blocks else (side, side)))
         tower_covered = _covered(model.config, side, seen)
     u, u_tokens = compression.frame_uniqueness, compression.token_uniqueness
     shown = scored_frames(len(video.frames), compression)
@@ -284,7 +284,7 @@ def explanation_of(
         covered=_covered(model.config, 2 * height, seen),
         merged=merged,
         video=name,
-        computed=of_tower,
+        computed=tower_computed,
         tower_covered=tower_covered,
         video_tokens=(len(compression.placeholders), compression.num_placeholders),
     )

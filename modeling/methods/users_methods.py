@@ -1,7 +1,7 @@
-"""How users add compression methods of their own, and what they may return beside tokens that stay: merged ones.
+"""How users add compression methods of their own, which may also merge tokens.
 
 The short way is a function that only scores tokens. The scores decide how many tokens each frame keeps, and which ones,
-either as in the paper's Algorithm 1 or by one ranking over the whole video. What a user's method returns is checked.
+either as in the paper's Algorithm 1 or by one ranking over the whole video. The result of a user's method is checked.
 
 Shapes: T frames, M tokens per frame, D channels, K kept tokens.
 """

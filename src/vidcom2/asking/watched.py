@@ -130,8 +130,8 @@ class Watched:
     def prefill(self) -> "Watched":
         """Run the language model over the prompt up to the question, and keep its KV cache for all further questions.
 
-        What begins otherwise, such as a chat with words of the system, is answered from the features as before. So are
-        calls with arguments that cannot begin with a cache, such as `num_beams`, and all once the language model has
+        A chat that begins otherwise, for instance with words of the system, is answered from the features as before. So
+        are calls with arguments that rule out a cache, such as `num_beams`, and all calls once the language model has
         changed.
 
         Returns:

@@ -2,8 +2,8 @@
 model needs to write the prompt, which are numbers.
 
 Files are passed on, so what is in one may be anybody's. It is data: nothing in it names an argument, a class or a text
-for the prompt. What `write_watched` would not write is refused, also where the checksums are right, since anyone can
-compute these.
+for the prompt. Contents that `write_watched` would not write are refused even where the checksums are right, since
+anyone can compute these.
 
 A model may read the file if it would have made the same one: `watched_model.py`.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 FORMAT = 3
 HEADER, CHECKSUM = "vidcom2", "sha256"  # of the metadata: a JSON text, and the digest of this text
 AGAIN = "Watch the video again: `vidcom2.watch(...)` and `save`."
-# The most that a file may hold. What lies beyond would take a processor minutes, or fill the memory.
+# The most that a file may hold. More would take a processor minutes, or fill the memory.
 MOST_BYTES, MOST_FRAMES, MOST_TOKENS, MOST_SIDE, MOST_SECONDS = 2**20, 2**14, 2**20, 2**15, 1e10
 
 

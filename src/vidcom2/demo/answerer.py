@@ -109,13 +109,13 @@ class Answerer:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Have the model and its processor to oneself, after all who came before."""
+        """Hold the model and its processor alone, after all who asked before."""
         with self._processor_lock, self._model_lock:
             yield
 
     @contextmanager
     def if_free(self) -> Iterator[bool]:
-        """Have the model and its processor to oneself if nobody uses them. Yields whether nobody does."""
+        """Hold the model and its processor alone if they are free. Yields whether they are."""
         with ExitStack() as held:
             for lock in (self._processor_lock, self._model_lock):
                 if not lock.acquire(blocking=False):
@@ -273,7 +273,7 @@ class Answerer:
             answer.total_seconds < QUICK and not stop.is_set()
         ):  # that was the warm-up: it paid for what the first call of a size prepares
             again = [timed_answer(*asked, **given) for _ in range(TIMES)]
-            # What else the machine does makes a short time longer, and never shorter.
+            # Other work of the machine makes a time longer, never shorter.
             prefill, total = (
                 min(getattr(each, name) for each in again) for name in ("prefill_seconds", "total_seconds")
             )

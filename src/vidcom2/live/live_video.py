@@ -139,7 +139,7 @@ class LiveVideo:
                 oldest, *recent = recent
                 if memory.max_tokens:
                     memory.add(oldest)
-            # What may fail has been done, on copies.
+            # All steps that may fail are done by now, on copies.
             changed = {"_memory": memory, "_recent": recent, "_waiting": waiting, "_seconds": float(seconds)}
             vars(self).update(changed, _watched=None, num_frames=self.num_frames + 1, tokens_per_frame=tokens)
 

@@ -57,7 +57,7 @@ class StreamTokens:
     mean_direction: Tensor
 
 
-# Takes the tokens and how many of them may stay. Returns which, (K,) int64, ascending.
+# Takes the tokens and the number K that may stay. Returns their places, (K,) int64, ascending.
 MemoryMethod: TypeAlias = Callable[[StreamTokens, int], Tensor]
 AnyMemoryMethod = TypeVar("AnyMemoryMethod", bound=MemoryMethod)
 MEMORY_METHODS: dict[str, MemoryMethod] = {}

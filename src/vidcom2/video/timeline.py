@@ -61,7 +61,7 @@ class PacketIndex:
 
 
 class _Packet(NamedTuple):
-    """What we keep of a packet. Its frame is shown at `pts` and decoded at `dts`, both in ticks."""
+    """The part of a packet that is kept. Its frame is shown at `pts` and decoded at `dts`, both in ticks."""
 
     pts: int | None
     dts: int | None

@@ -22,8 +22,8 @@ from .turns import problem_text
 
 INTRODUCTION = """
 <h1>Live</h1>
-<p>The model remembers a fixed number of tokens of what your camera shows: the last frames whole, and of the earlier ones
-the tokens that cover them best. Start the camera, and ask at any time. Pictures go to the machine that serves this
+<p>The model remembers a fixed number of tokens of what your camera shows: the last frames whole, and of the earlier
+ones the tokens that cover them best. Start the camera, and ask at any time. Pictures go to the machine that serves this
 page, are not stored there, and are forgotten ten minutes after you leave.</p>
 {% if toy %}
 <p class="toy"><b>This model is a toy</b>, which knows digits on moving backgrounds alone. Its answers about anything

@@ -52,6 +52,11 @@ def check_families_methods_and_settings() -> None:
     listed = [row[0] for row in rows("docs/methods.md", "At a glance")]
     assert sorted(listed) == sorted([*methods, "yours"])
     assert [*re.findall(r"^## (`.+`)$", page("docs/methods.md"), flags=re.MULTILINE), "yours"] == listed
+    assert not [
+        name
+        for name in COMPRESSION_METHODS
+        if f"[`{name}`](modeling/methods/method_{name}.py)" not in page("README.md")
+    ]
     settings = page("docs/settings.md").split("| field | default |")[1]
     assert not [name for name in SETTING_NAMES if f"`{name}`" not in settings]
 
@@ -163,6 +168,8 @@ def check_commands_and_navigation() -> None:
 
 def check_readme_and_changelog() -> None:
     assert len(page("README.md").split()) <= 900
+    for badge, said in (("Python", r'requires-python = ">=([\d.]+)"'), ("Transformers", r'"transformers>=([\d.]+)')):
+        assert f"![{badge} {re.findall(said, page('pyproject.toml'))[0]}+]" in page("README.md"), badge
     (version,) = re.findall(r'^version = "(.+)"$', page("pyproject.toml"), flags=re.MULTILINE)
     assert re.search(r"^## (\S+)", page("CHANGELOG.md"), flags=re.MULTILINE)[1] == version  # type: ignore[index]
 

@@ -35,6 +35,7 @@ PAPER = (  # LLaVA-OneVision-7B on an A100, of the paper's Tables 1 and 3: R, LL
     (0.25, 0.708, 0.430, "99.6 %"),
     (0.15, 0.791, None, "95.1 %"),
 )
+PAPER_SECONDS = 618.0, 1008.4  # LLM generation and model generation with all tokens, of its Table 3
 
 
 def headline(rows: list[dict[str, Any]]) -> str:
@@ -70,6 +71,28 @@ def speed(rows: list[dict[str, Any]]) -> str:
     return pipes(lines)
 
 
+def bounds(rows: list[dict[str, Any]]) -> str:
+    """Say in README what dropping tokens can give at most, and how much faster a further question is.
+
+    Where one part takes the share s of the time, the rest takes 1 - s, however little is left of that part.
+    """
+    spent = next(row["seconds"] for row in rows if row["method"] == ALL_TOKENS)
+    shares = PAPER_SECONDS[0] / PAPER_SECONDS[1], spent["llm_generation"] / spent["model_generation"]
+    paper, ours = (f"{100 * share:.0f} % of the time ({1 / (1 - share):.1f}× as fast)" for share in shares)
+    later = {row["way"]: row["seconds_each_later"] for row in watch_results()["rows"]}
+    anew, features, cache = (f"{later[way]:.2g} s" if later[way] < 10 else f"{later[way]:.0f} s" for way in WAYS)
+    return (
+        f"- **At most**, dropping tokens saves the language model's part: {paper} in the paper's 7B, {ours} in ours.\n"
+        "- **A second question** about a [watched video](docs/benchmarks.md#several-questions-about-one-video) takes\n"
+        f"  {features}, or {cache} from its KV cache, and {anew} by `ask` (0.5B, CPU)."
+    )
+
+
+def watch_results() -> dict[str, Any]:
+    """Return what `benchmarks/benchmark_watch.py` measured."""
+    return json.loads((ROOT / "benchmarks" / "results" / "watch_cpu.json").read_text())
+
+
 def faster(saved: float) -> str:
     """Say how many times as fast something is that takes this share less time."""
     return f"{1 / (1 - saved):.1f}× ({signed(-100 * saved)} %)"
@@ -103,7 +126,7 @@ def lectures(models: dict[str, Path]) -> str:
 
 def watched() -> str:
     """Make the table of several questions about one video, by how they are answered."""
-    found = json.loads((ROOT / "benchmarks" / "results" / "watch_cpu.json").read_text())
+    found = watch_results()
     made, number = found["birth_certificate"], found["birth_certificate"]["questions"]
     lines = [["questions are answered", "before, s", "each later one, s", "", f"all {number}, s", "", "file, MB"]]
     for row in found["rows"]:
@@ -125,6 +148,7 @@ def blocks() -> dict[str, str]:
         made[f"{name}-stages"] = pipes(stage_table(rows))
         made[f"{name}-headline"] = headline(rows)
         made[f"{name}-speed"] = speed(rows)
+        made[f"{name}-bounds"] = bounds(rows)
         made[f"{name}-origin"] = origin(content, rows)
     made["watched"] = watched()
     made["lectures"] = lectures(LECTURES)

@@ -388,7 +388,7 @@ def test_a_full_disk_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tm
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vidcom2.explaining.explain.page_of", full)
+    monkeypatch.setattr("vidcom2.explaining.explain.page_html", full)
     error = mistake("explain", "--num-frames", 2, "-o", tmp_path / "out.html")
     assert "out.html" in error and "No space left on device" in error
 

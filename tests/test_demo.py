@@ -26,10 +26,10 @@ from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, checked_setting
 from vidcom2.demo import answerer as answerer_module
 from vidcom2.demo.answerer import SIDES, TIMES, Answerer
-from vidcom2.demo.controls import CONTROLS, POSITIONS, controls_of, overrides_of
+from vidcom2.demo.controls import CONTROLS, POSITIONS, chosen_settings, controls_for
 from vidcom2.demo.live_page import MOST_VISITORS, Visit
 from vidcom2.demo.rendering import frames_html, turns_html
-from vidcom2.demo.turns import NO_QUESTION, Turns, asked, earlier_of, problem_of
+from vidcom2.demo.turns import NO_QUESTION, Turns, asked, earlier_turns, problem_text
 from vidcom2.toys import TOY
 from vidcom2.video.reading import VideoError, read_video
 
@@ -131,8 +131,8 @@ def test_an_answer_grows_and_the_page_says_what_it_waits_for(answerer: Answerer)
     assert "Stopped." not in turns_html(last, is_stopped=True) and "Waiting" not in turns_html(last)
     assert "Stopped." in turns_html((*halfway, *last))  # an answer of an earlier turn no longer grows
     # A side that was stopped continues without the question that it did not answer.
-    assert earlier_of(halfway, "few") == [(question, halfway[0].replies["few"].text)]
-    assert earlier_of(halfway, "all") == []
+    assert earlier_turns(halfway, "few") == [(question, halfway[0].replies["few"].text)]
+    assert earlier_turns(halfway, "all") == []
 
 
 def test_further_questions_continue_the_conversation_of_each_side(family: Family) -> None:
@@ -256,7 +256,7 @@ def test_a_bad_file_is_reported_in_one_line_without_the_servers_path(answerer: A
     path = str(broken_clip(tmp_path))
     with pytest.raises(VideoError) as caught:
         answerer.clip(path, 8)
-    problem = problem_of(caught.value, path)
+    problem = problem_text(caught.value, path)
     assert "\n" not in problem and "'holiday.mp4'" in problem and str(tmp_path) not in problem
     assert not answerer.has(path, 8)  # so that it is read again, in case it is complete by then
 
@@ -288,10 +288,10 @@ def test_the_controls_offer_all_that_the_settings_accept_and_the_method_and_mode
         with pytest.raises(ValueError, match=", ".join(map(repr, control.choices))):
             checked_setting(control.setting, "nothing")
     for method in COMPRESSION_METHODS:
-        overrides = overrides_of(0.5, method, CONTROLS, ("original", "round", "released", "max"))
+        overrides = chosen_settings(0.5, method, CONTROLS, ("original", "round", "released", "max"))
         answerer.settings(overrides)  # raises on a setting that the method does not read
         assert overrides["compression_positions"] == "original"
-    controls = controls_of(Checkpoint("tiny", family.model, family.processor))
+    controls = controls_for(Checkpoint("tiny", family.model, family.processor))
     assert (POSITIONS in controls) == (not family.case.mrope)
 
 

@@ -27,7 +27,7 @@ from vidcom2.explaining.explanation import (
     OUTLINE_COLOR,
     Explanation,
 )
-from vidcom2.explaining.explanation_page import page_of
+from vidcom2.explaining.explanation_page import page_html
 from vidcom2.video.reading import Video, read_video
 
 LANDSCAPE, PORTRAIT = (54, 96), (96, 54)
@@ -116,8 +116,8 @@ def test_a_call_compares_settings_and_names_those_that_differ_from_the_defaults(
         size = explanation.kept[0].size
         share = round(size * ratio) / size  # of the tokens of a frame, half to even
         assert explanation.video_frames == 4 and explanation.kept.mean() == pytest.approx(share, abs=0.02)
-        assert explanation.title.startswith("random keeps") and f"retention_ratio={ratio}" in explanation.title
-        assert "compression_rounding='round'" in explanation.subtitle and "temperature" not in explanation.subtitle
+        assert explanation.title.startswith(f"random at {ratio}: ")
+        assert explanation.subtitle.endswith(" · compression_rounding=round")
         assert explanation.subtitle.startswith(INTERRUPTION.name) and explanation.title in repr(figure)
     assert family.model.config.retention_ratio == 0.25
     for given in ({"compare_with": [{"retention_rate": 0.1}]}, {"retention_rate": 0.1}):
@@ -219,7 +219,7 @@ def test_equal_and_non_finite_scores_can_be_drawn(value: float, tmp_path: Path) 
     same = explained(3, token_uniqueness=np.full((3, 3, 4), value), frame_uniqueness=np.full(3, value))
     assert np.isfinite(same.shares_of_uniqueness()).all()
     Figure((same,)).save(tmp_path / "same.png")
-    assert not re.search("NaN|nan%|Infinity", re.sub('base64,[^"]+', "", page_of([same])))
+    assert not re.search("NaN|nan%|Infinity", re.sub('base64,[^"]+', "", page_html([same])))
 
 
 # -- the figure -------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def data(page: str, name: str) -> Any:
 
 
 def test_a_page_shows_every_frame_in_three_ways_loads_nothing_and_escapes_names() -> None:
-    page = page_of([explained(40, model="<b>&models</b>")])
+    page = page_html([explained(40, model="<b>&models</b>")])
     sources = values(page, "img", "src")
     assert len(sources) == 120 and all(re.match("data:image/(jpeg|png);base64,", source) for source in sources)
     ids = set(values(page, "figure", "id"))
@@ -318,7 +318,7 @@ def test_a_page_shows_every_frame_in_three_ways_loads_nothing_and_escapes_names(
 def test_a_page_holds_the_numbers_of_each_token() -> None:
     explanation = explained(3, covered=(0, 0.25, 1, 0.5))
     explanation.token_uniqueness[1, 0, 2] = -np.inf
-    page = page_of([explanation])
+    page = page_html([explanation])
     assert data(page, "grid") == {"rows": 3, "columns": 4, "covered": [0, 0.25, 1, 0.5]}
     for frame, told in enumerate(data(page, "tokens")):
         assert told["kept"] == explanation.kept[frame].ravel().tolist()
@@ -328,13 +328,13 @@ def test_a_page_holds_the_numbers_of_each_token() -> None:
 
 def test_bars_of_compared_ways_have_one_scale() -> None:
     few, many = explained(2, frame_budgets=np.array([1, 2])), explained(2, frame_budgets=np.array([8, 4]))
-    bars = re.findall(r'class="bar k"><i style="width: ([\d.]+)%"', page_of([few, many]))
+    bars = re.findall(r'class="bar k"><i style="width: ([\d.]+)%"', page_html([few, many]))
     assert list(map(float, bars)) == [12.5, 100.0, 25.0, 50.0]  # a frame's two ways stand beside each other
 
 
 def test_a_method_without_scores_is_drawn_without_them() -> None:
     bare = explained(2, frame_uniqueness=None, token_uniqueness=None)
-    page = page_of([bare])
+    page = page_html([bare])
     assert len(values(page, "img", "src")) == 4
     assert "uniqueness" not in page.partition("<body>")[2].partition("<script")[0]
     assert all("u" not in told for told in data(page, "tokens"))
@@ -345,12 +345,12 @@ def test_a_method_without_scores_is_drawn_without_them() -> None:
 def test_what_the_tower_computed_has_a_picture_and_a_bar_for_each_frame() -> None:
     explanation, plain = explained(3, computed=some_computed(3)), explained(3)
     shares = explanation.computed.reshape(3, -1).sum(axis=1) / 49
-    page = page_of([explanation, plain])
+    page = page_html([explanation, plain])
     shown = re.findall(r'class="bar tower"><i style="width: ([\d.]+)%"></i><span>patches computed ([\d.]+)%', page)
     assert shown == [(f"{100 * share:.1f}",) * 2 for share in shares]
     assert values(page, "img", "class").count("computed-picture") == 6  # a frame that was computed whole is drawn whole
     assert "show-computed" in values(page, "input", "id") and "% of the patches" in page
-    assert not re.search("computed|tower", page_of([plain]))
+    assert not re.search("computed|tower", page_html([plain]))
     axes = drawing(explanation).axes
     numbers = [text.get_text() for each in axes for text in each.texts]
     assert numbers[-3:] == [f"{share:.1%}" for share in shares]

@@ -383,12 +383,13 @@ def test_explain_shows_what_any_method_keeps_and_merges(family: Family, method: 
     compression = model.model(**inputs, only_features="kept", return_dict=True).video_compressions[0]
     assert np.flatnonzero(explanation.kept).tolist() == compression.indices.tolist()
     kept, whole = len(compression.placeholders), compression.num_placeholders
-    assert explanation.title.startswith(f"{method} keeps {kept} of {whole}")
+    assert explanation.title.startswith(f"{method} at 0.5: {kept} of {whole} video tokens stay")
     if method != "merged_in_time":
-        assert explanation.merged is None and "merges" not in explanation.title
+        assert explanation.merged is None and "merged" not in explanation.title
         return
     assert np.array_equal(explanation.merged, ~explanation.kept)  # every other token is merged into a kept one
-    assert f"and merges {compression.num_tokens - len(compression.indices)} into them" in explanation.title
+    merged = compression.num_tokens - len(compression.indices)
+    assert explanation.title.endswith(f"and {merged} are merged into them")
     first = int(np.flatnonzero(explanation.merged.any(axis=(1, 2)))[0])
     pale = (explanation.frames[first].astype(float) * DIMMED + LIGHT * (1 - DIMMED)).round()
     drawn = explanation.kept_picture(first)

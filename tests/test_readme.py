@@ -23,7 +23,7 @@ from vidcom2.toys import DEMO_VIDEO
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BY_HAND = "docs/families.md"  # each snippet starts from nothing; the pages below continue the first one
-DOCS = ("docs/using.md", "docs/training.md", "docs/write_a_method.md", "docs/quick_start.md", "docs/hub_repos.md")
+DOCS = [f"docs/{name}.md" for name in ("using", "training", "write_a_method", "quick_start", "hub_repos", "live")]
 CHECKPOINTS = {  # a name in the README -> the tiny checkpoint that replaces it
     r"llava-hf/llava-onevision-qwen2-[\d.]+b-ov-hf": partial(tiny_llava_onevision, image_size=84),
     r"Qwen/Qwen3-VL-\d+B-Instruct": partial(tiny_qwen3_vl, patch_size=10, frame_tokens=12),

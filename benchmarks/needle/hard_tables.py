@@ -16,7 +16,7 @@ def hard(boards: Sequence[dict[str, Any]]) -> str:
     """Make the table method × toy and ratio of right answers to all questions and to the hard ones, best first."""
     columns = [(board, ratio) for board in boards for ratio in HARD_RATIOS]
     numbers = [f"{_of_hard(*column)[0]['accuracy_n']:,} of {column[0]['questions']:,}" for column in columns]
-    lines = [["right, % / to hard questions, %", *toys_and_ratios(HARD_RATIOS)], ["hard questions", *numbers]]
+    lines = [["right, %/to hard questions, %", *toys_and_ratios(HARD_RATIOS)], ["hard questions", *numbers]]
     for name in (ALL_TOKENS, *_methods(boards)):
         lines.append([name, *(right_of_all_and_hard(*column, name) for column in columns)])
     return pipes(lines)
@@ -26,7 +26,7 @@ def right_of_all_and_hard(board: dict[str, Any], ratio: float, name: str) -> str
     """Return a method's right answers to all questions and to the hard ones. It has none of these if it says which are
     hard."""
     row, of_hard = (_row(rows, name, ratio) for rows in (board["all"], _of_hard(board, ratio)))
-    return f"{percent(row['accuracy'])} / {percent(of_hard['accuracy'] or None)}"
+    return f"{percent(row['accuracy'])}/{percent(of_hard['accuracy'] or None)}"
 
 
 def drift(boards: Sequence[dict[str, Any]]) -> str:
@@ -42,10 +42,10 @@ def drift(boards: Sequence[dict[str, Any]]) -> str:
 def when(boards: Sequence[dict[str, Any]]) -> str:
     """Make the table method × toy and ratio of right answers to the questions about when something was seen."""
     columns = [(board, ratio) for board in boards for ratio in HARD_RATIOS]
-    lines = [["right, %: `half` / `first`", *toys_and_ratios(HARD_RATIOS)]]
+    lines = [["right, %: `half`/`first`", *toys_and_ratios(HARD_RATIOS)]]
     for name in (ALL_TOKENS, *_methods(boards)):
         rows = [_row(board["all"], name, ratio) for board, ratio in columns]
-        lines.append([name, *(" / ".join(percent_by_kind(row, OF_TIME)) for row in rows)])
+        lines.append([name, *("/".join(percent_by_kind(row, OF_TIME)) for row in rows)])
     return pipes(lines)
 
 
@@ -67,7 +67,7 @@ def chats(boards: Sequence[dict[str, Any]]) -> str:
     lines = [["right, %, by turn", *toys_and_ratios(ratios)]]
     for name in dict.fromkeys(row["method"] for row in boards[0]["all"]):
         rows = [_row(board["all"], name, ratio) for board in boards for ratio in ratios]
-        lines.append([name, *(" / ".join(percent(turn["accuracy"]) for turn in row["turns"]) for row in rows)])
+        lines.append([name, *("/".join(percent(turn["accuracy"]) for turn in row["turns"]) for row in rows)])
     return pipes(lines)
 
 

@@ -187,10 +187,8 @@ class VideoCompression:
     layout: Any = None
 
     def __repr__(self) -> str:
-        of_all = f" of {self.num_placeholders:,}" if self.tokens_per_frame else ""
-        return (
-            f"<VideoCompression: {len(self.placeholders):,}{of_all} video tokens of {len(self.frame_budgets)} frames>"
-        )
+        total = f" of {self.num_placeholders:,}" if self.tokens_per_frame else ""
+        return f"<VideoCompression: {len(self.placeholders):,}{total} video tokens of {len(self.frame_budgets)} frames>"
 
     @classmethod
     def of_mask(cls, kept: Tensor, **scores: Any) -> "VideoCompression":

@@ -1,10 +1,10 @@
 """`compression_method="coverage"`: leave no part of the video far from a kept token. This method is not in the paper.
 
 Methods that keep what is unusual lose what is common: at a tenth of the tokens, events stay and the scene is gone. This
-one asks for the opposite of a rare token, a token that nothing kept stands for. It is the greedy algorithm for the
-k-centre problem (Gonzalez 1985, "Clustering to minimize the maximum intercluster distance"), which picks again and
-again the point that is farthest from all points picked so far. DivPrune (Alvar et al., CVPR 2025, arXiv 2503.02175)
-does this with the tokens of an image. Here, tokens of a video are far from each other in what they show and in time:
+one asks for tokens that no kept token represents. It is the greedy algorithm for the k-centre problem (Gonzalez 1985,
+"Clustering to minimize the maximum intercluster distance"), which picks again and again the point that is farthest from
+all points picked so far. DivPrune (Alvar et al., CVPR 2025, arXiv 2503.02175) does this with an image's
+tokens. Here, tokens of a video are far from each other in what they show and in time:
 
     d(i, j) = (1 - cos(x_i, x_j)) / v  +  2 · |t_i - t_j| / T
 
@@ -62,7 +62,7 @@ def covering(tokens: "Points", picked: Tensor, num_kept: int) -> VideoCompressio
         picked = offered[farthest_first(farthest.values, tokens.between(offered), min(left, picks))]
     taken.index_fill_(0, picked, True)
 
-    # Where few frames have a free token, frames without one have been picked too, and their tokens are not what counts:
+    # Where few frames have a free token, frames without one were picked too, and their tokens do not count:
     # fill up by the distances, with tokens that are not finite last.
     order = distances.masked_fill(taken, torch.inf).masked_fill(~tokens.finite, -torch.inf)
     return VideoCompression(*most_unique_tokens_of_video(order.unflatten(0, (num_frames, -1)), num_kept))

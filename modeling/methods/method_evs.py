@@ -1,6 +1,6 @@
 """`compression_method="evs"`: Efficient Video Sampling (Bagrov et al., NVIDIA, arXiv 2510.14624), as vLLM computes it.
 
-What does not change is pruned: a token stays if it is unlike the token at the same place in the frame before.
+Unchanged content is pruned: a token stays if it is unlike the token at the same place in the frame before.
 
 - The paper, as a published review (themoonlight.io) describes it, compares the pixels of patches by their L1 distance.
   It keeps the first frame whole, and in all others the patches above the q-quantile of these distances over the whole

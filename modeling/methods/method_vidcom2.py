@@ -152,7 +152,7 @@ def frame_retention_ratios(u: Tensor, settings: CompressionSettings, epsilon: fl
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `compression_scoring="released"`: what the authors' published code computes in place of cosine similarity
+# `compression_scoring="released"`: the similarity that the authors' published code computes in place of the cosine
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -210,7 +210,7 @@ def channel_variance(video_tokens: Tensor) -> Tensor:
 
 
 class Scoring(NamedTuple):
-    """What `compression_scoring` decides.
+    """The parts of Algorithm 1 that `compression_scoring` decides.
 
     Attributes:
         channels: returns, for tokens (T, M, D), ones (D,) at the channels that are compared and zeros at the others;

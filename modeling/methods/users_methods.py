@@ -1,7 +1,7 @@
-"""How users add compression methods of their own, and what they may return beside tokens that stay: merged ones.
+"""How users add compression methods of their own, which may also merge tokens.
 
 The short way is a function that only scores tokens. The scores decide how many tokens each frame keeps, and which ones,
-either as in the paper's Algorithm 1 or by one ranking over the whole video. What a user's method returns is checked.
+either as in the paper's Algorithm 1 or by one ranking over the whole video. The result of a user's method is checked.
 
 Shapes: T frames, M tokens per frame, D channels, K kept tokens.
 """
@@ -145,12 +145,12 @@ def register_score_method(
             ) from None
 
         @functools.wraps(function)
-        def compress(video: VideoTokens, of_call: CompressionSettings) -> VideoCompression:
-            given = function(video, **{each: getattr(of_call, each) for each in settings})
-            return rank(checked_scores(name, given, video), of_call)
+        def compress(video: VideoTokens, call_settings: CompressionSettings) -> VideoCompression:
+            given = function(video, **{each: getattr(call_settings, each) for each in settings})
+            return rank(checked_scores(name, given, video), call_settings)
 
-        of_both = tuple(dict.fromkeys((*read, *settings)))
-        row = CompressionMethod(name=name, settings=of_both, count=count)
+        read_settings = tuple(dict.fromkeys((*read, *settings)))
+        row = CompressionMethod(name=name, settings=read_settings, count=count)
         enter("compression_method", checked(row, compress))
         return function
 
@@ -262,7 +262,7 @@ def checked(method: CompressionMethod, compress: Compress) -> CompressionMethod:
     """Give a method its function. It keeps all tokens at the ratio 1 without being called, and is checked otherwise."""
 
     @functools.wraps(compress)
-    def of_users(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+    def compress_and_check(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
         if settings.retention_ratio == 1.0:
             return all_of(video)
         version = None if video.tokens.is_inference() else video.tokens._version
@@ -274,7 +274,7 @@ def checked(method: CompressionMethod, compress: Compress) -> CompressionMethod:
             )
         return compression
 
-    return replace(method, function=of_users)
+    return replace(method, function=compress_and_check)
 
 
 def _checked(

@@ -1,4 +1,4 @@
-"""What an answer about a video is: a text that knows how it came about."""
+"""The answer to a question about a video: a text that knows how it came about."""
 
 from typing import Any
 

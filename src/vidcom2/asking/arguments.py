@@ -14,6 +14,7 @@ from ..finding_checkpoints import Resolved, resolve
 from ..modeling.hosting.in_transformers import pop_settings
 from ..placement import Placement
 from ..processors import check_processor
+from ..toys import TOYS
 
 if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
@@ -121,7 +122,9 @@ def checkpoint_of(
                 f"`model.config.{name} = None` instead."
             )
     loaded, its_own = cast("VidCom2GenerationMixin", model), cast(ProcessorMixin, processor)
-    return Checkpoint(model.config.name_or_path or type(model).__name__, loaded, its_own), pop_settings(settings)
+    name = model.config.name_or_path or type(model).__name__
+    toys = {str(toy.folder): toy.title for toy in TOYS.values()}
+    return Checkpoint(toys.get(name, name), loaded, its_own), pop_settings(settings)
 
 
 def with_tokenizer(arguments: dict[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:

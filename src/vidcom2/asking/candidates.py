@@ -1,4 +1,4 @@
-"""Ways to compress: methods at retention ratios, which `vidcom2 eval` compares, and what all reports call them.
+"""Ways to compress: methods at retention ratios, which `vidcom2 eval` compares, and their names in all reports.
 
 Nothing here imports PyTorch.
 """

@@ -55,9 +55,9 @@ def chat_about(prompt: Prompt) -> list[dict[str, Any]]:
             f"`question` holds {brief(prompt)}, but each entry must be text or a chat, a list of messages."
         )
     chat = [_message(cast(Message, message)) for message in prompt]
-    of_user = [message for message in chat if message["role"] == "user"]
+    user_messages = [message for message in chat if message["role"] == "user"]
     ends = bool(chat) and chat[-1]["role"] in ("user", "assistant")
-    if not of_user or not ends or not any(part["type"] == "text" for part in chat[-1]["content"]):
+    if not user_messages or not ends or not any(part["type"] == "text" for part in chat[-1]["content"]):
         raise OptionError(
             f"`question` is the chat {brief(prompt)}, which does not end with text of the user, or with words of the "
             "assistant to continue after a question of the user."
@@ -66,7 +66,7 @@ def chat_about(prompt: Prompt) -> list[dict[str, Any]]:
     if num_videos > 1:
         raise OptionError(f"`question` is a chat with {num_videos} videos, but must be about one. {ABOUT_ONE_VIDEO}")
     if num_videos == 0:
-        of_user[0]["content"].insert(0, {"type": "video"})
+        user_messages[0]["content"].insert(0, {"type": "video"})
     return chat
 
 

@@ -162,10 +162,10 @@ def compare_answers(
             for i in order:
                 progress("Answering", sum(map(len, sides)), steps)
                 # The first call generates a single token and is not counted.
-                of_call = settings_of(**compared[i])
+                side_settings = settings_of(**compared[i])
                 most = max_new_tokens if repeat else 1
-                sides[i].append(timed_answer(model, processor, asked, inputs, of_call, max_new_tokens=most))
-        measured = [measured_of(calls[1:], processor) for calls in sides]
+                sides[i].append(timed_answer(model, processor, asked, inputs, side_settings, max_new_tokens=most))
+        measured = [summarized(calls[1:], processor) for calls in sides]
         where = environment(model)
     u = compression.frame_uniqueness
     text_tokens = int(texts_of(model, asked.inputs(processor, model, kept)["input_ids"]).sum())
@@ -246,7 +246,7 @@ def timed_answer(
     )
 
 
-def measured_of(calls: Sequence[TimedAnswer], processor: ProcessorMixin) -> Measured:
+def summarized(calls: Sequence[TimedAnswer], processor: ProcessorMixin) -> Measured:
     """Summarize the same answer, given several times, as one side of a comparison."""
     last = calls[-1]
     prefill, total = [call.prefill_seconds for call in calls], [call.total_seconds for call in calls]

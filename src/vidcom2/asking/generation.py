@@ -169,7 +169,7 @@ def joined(features: Sequence[VidCom2VideoFeatures]) -> VidCom2VideoFeatures:
     deepstack = None
     if features[0].deepstack_features is not None:
         layers = zip(*(each.deepstack_features or () for each in features), strict=True)
-        deepstack = [tuple(video for of_one in layer for video in of_one) for layer in layers]
+        deepstack = [tuple(video for level in layer for video in level) for layer in layers]
     return VidCom2VideoFeatures(
         pooler_output=tuple(video for each in features for video in each.pooler_output),
         video_compressions=tuple(video for each in features for video in each.video_compressions),
@@ -222,13 +222,13 @@ def generate_answers(
     """
     keeps_all = features is not None and features.video_compressions is None
     encoded = {} if features is None else {"mm_encoder_outputs": {"video": features}}
-    of_call = {"retention_ratio": 1.0} if keeps_all else {"compression_positions": positions}
+    call_settings = {"retention_ratio": 1.0} if keeps_all else {"compression_positions": positions}
     processors = LogitsProcessorList([*(arguments.pop("logits_processor", None) or ()), NumbersAlone()])
     with _borders_of_language_model(model, hook):
         output = model.generate(
             **{name: prompts[name] for name in (*OF_TEXTS, *OF_VIDEOS) if name in prompts},
             **encoded,
-            **of_call,
+            **call_settings,
             logits_processor=processors,
             **{"do_sample": False, "return_dict_in_generate": False, "num_return_sequences": 1, **arguments},
         )

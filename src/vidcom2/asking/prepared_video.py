@@ -1,4 +1,4 @@
-"""What a processor makes of a video, recorded once, so that a further question or ratio needs only its text.
+"""How a processor writes a video into a prompt, recorded once, so that a further question or ratio needs only its text.
 
 A processor writes a text in place of the video's placeholder, such as the time of each frame and a token for each part
 of it, and tokenizes the whole prompt. This text depends neither on the question nor on what the frames show. A prompt

@@ -130,8 +130,8 @@ class Watched:
     def prefill(self) -> "Watched":
         """Run the language model over the prompt up to the question, and keep its KV cache for all further questions.
 
-        What begins otherwise, such as a chat with words of the system, is answered from the features as before. So are
-        calls with arguments that cannot begin with a cache, such as `num_beams`, and all once the language model has
+        A chat that begins otherwise, for instance with words of the system, is answered from the features as before. So
+        are calls with arguments that rule out a cache, such as `num_beams`, and all calls once the language model has
         changed.
 
         Returns:
@@ -268,10 +268,10 @@ def watch_frames(checkpoint: Checkpoint, video: Video, settings: Mapping[str, An
         ValueError: on a video or settings that the model refuses.
     """
     model = checkpoint.model
-    of_call = model.config.compression_settings(**settings)
+    applied = model.config.compression_settings(**settings)
     prepared, inputs = prepare_video(checkpoint.processor, video, model)
-    features = keep_tokens(model, run_tower(model, inputs, of_call), of_call)
-    return Watched(checkpoint, prepared, features, of_call, video, source, video.lost)
+    features = keep_tokens(model, run_tower(model, inputs, applied), applied)
+    return Watched(checkpoint, prepared, features, applied, video, source, video.lost)
 
 
 def load_watched_file(

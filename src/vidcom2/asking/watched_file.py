@@ -2,8 +2,8 @@
 model needs to write the prompt, which are numbers.
 
 Files are passed on, so what is in one may be anybody's. It is data: nothing in it names an argument, a class or a text
-for the prompt. What `write_watched` would not write is refused, also where the checksums are right, since anyone can
-compute these.
+for the prompt. Contents that `write_watched` would not write are refused even where the checksums are right, since
+anyone can compute these.
 
 A model may read the file if it would have made the same one: `watched_model.py`.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 FORMAT = 3
 HEADER, CHECKSUM = "vidcom2", "sha256"  # of the metadata: a JSON text, and the digest of this text
 AGAIN = "Watch the video again: `vidcom2.watch(...)` and `save`."
-# The most that a file may hold. What lies beyond would take a processor minutes, or fill the memory.
+# The most that a file may hold. More would take a processor minutes, or fill the memory.
 MOST_BYTES, MOST_FRAMES, MOST_TOKENS, MOST_SIDE, MOST_SECONDS = 2**20, 2**14, 2**20, 2**15, 1e10
 
 
@@ -96,7 +96,7 @@ def write_watched(watched: "Watched", path: Path) -> None:
     }
     try:
         _check_header(header)
-        _features_of(watched.checkpoint, header, tensors)
+        _read_features(watched.checkpoint, header, tensors)
         text = json.dumps(header)
         write_whole(path, save(tensors, metadata={HEADER: text, CHECKSUM: _digest(text)}))
     except (OSError, OptionError) as error:
@@ -138,7 +138,7 @@ def read_watched(
         tensors = _tensors(file, checkpoint.model)
         if _sha256(tensors) != header["tensors"]:
             raise OptionError("it is damaged: it is not what was written")
-        features = _features_of(checkpoint, header, tensors)
+        features = _read_features(checkpoint, header, tensors)
         indices = tensors["frames_indices"].numpy()
         frames = np.broadcast_to(np.uint8(0), (len(indices), header["height"], header["width"], 3))
         video = Video(frames, indices, header["fps"], header["total_num_frames"])
@@ -205,7 +205,7 @@ def _check_header(header: Any) -> None:
 
 def _tensors(file: Any, model: Any) -> dict[str, Tensor]:
     """Return the tensors of a file that is open, if they are those of a watched video and not too large."""
-    levels, width = _levels_of(model)
+    levels, width = _feature_levels(model)
     given = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (it is no dict)
     for name in {*levels, "frames_indices", "indices"} - given.keys():
         raise OptionError(f"it lacks `{name}`")
@@ -217,7 +217,7 @@ def _tensors(file: Any, model: Any) -> dict[str, Tensor]:
     return {name: file.get_tensor(name).clone() for name in given}
 
 
-def _levels_of(model: Any) -> tuple[list[str], int]:
+def _feature_levels(model: Any) -> tuple[list[str], int]:
     """Return the names of the features that a model reads, which are those of the kept tokens and what its first layers
     add to these, and the number of their channels."""
     layers = getattr(getattr(model.model, "visual", None), "deepstack_merger_list", ())
@@ -225,7 +225,7 @@ def _levels_of(model: Any) -> tuple[list[str], int]:
     return names, model.config.get_text_config(decoder=True).hidden_size
 
 
-def _features_of(
+def _read_features(
     checkpoint: Checkpoint, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> VidCom2VideoFeatures:
     """Return the features of a video, on the model's device.
@@ -270,7 +270,7 @@ def _features_of(
         in_prompt=None if in_prompt is None else in_prompt.to(model.device),
         layout=layout,
     )
-    names, width = _levels_of(model)
+    names, width = _feature_levels(model)
     shape, levels = (len(compression.placeholders), width), [tensors[name] for name in names]
     for level in levels:
         if level.shape != shape or level.dtype != levels[0].dtype or not level.is_floating_point():

@@ -20,7 +20,7 @@ from transformers import BatchFeature, StoppingCriteria, TextStreamer
 
 from ..asking.candidates import BASELINE, changed_settings, in_words
 from ..asking.chats import Prompt
-from ..asking.comparison import Measured, measured_of, steady_threads, timed_answer
+from ..asking.comparison import Measured, steady_threads, summarized, timed_answer
 from ..asking.generation import EncodedVideos, keep_tokens, run_tower
 from ..asking.prepared_video import PreparedVideo, VideoPrompt, prepare_video
 from ..asking.prompting import video_arguments
@@ -109,13 +109,13 @@ class Answerer:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Have the model and its processor to oneself, after all who came before."""
+        """Hold the model and its processor alone, after all who asked before."""
         with self._processor_lock, self._model_lock:
             yield
 
     @contextmanager
     def if_free(self) -> Iterator[bool]:
-        """Have the model and its processor to oneself if nobody uses them. Yields whether nobody does."""
+        """Hold the model and its processor alone if they are free. Yields whether they are."""
         with ExitStack() as held:
             for lock in (self._processor_lock, self._model_lock):
                 if not lock.acquire(blocking=False):
@@ -170,15 +170,17 @@ class Answerer:
         video = read_video(path, num_frames)
         with self._processor_lock:
             written, inputs = prepare_video(self.checkpoint.processor, video)
-        of_sides = {"few": self.settings({}), "all": self.settings(BASELINE)}
+        side_settings = {"few": self.settings({}), "all": self.settings(BASELINE)}
         # The sides may share one encoding.
-        of_towers = {_of_tower(settings): settings for settings in of_sides.values()}
-        encoded = dict(zip(of_towers, self._encode(video_arguments(self.model, inputs), list(of_towers.values()))))
+        tower_settings = {_of_tower(settings): settings for settings in side_settings.values()}
+        encoded = dict(
+            zip(tower_settings, self._encode(video_arguments(self.model, inputs), list(tower_settings.values())))
+        )
         videos, seconds = {}, {}
-        for side, settings in of_sides.items():
+        for side, settings in side_settings.items():
             videos[side], seconds[side] = encoded[_of_tower(settings)]
-        compression = keep_tokens(self.model, videos["few"], of_sides["few"]).video_compressions[0]
-        whole = explanation_of(self.checkpoint, video, of_sides["few"], compression, pixels=PICTURE_PIXELS)
+        compression = keep_tokens(self.model, videos["few"], side_settings["few"]).video_compressions[0]
+        whole = explanation_of(self.checkpoint, video, side_settings["few"], compression, pixels=PICTURE_PIXELS)
         return EncodedClip(video.without_pixels(), written, videos, seconds, whole)
 
     def _encoded(
@@ -271,12 +273,12 @@ class Answerer:
             answer.total_seconds < QUICK and not stop.is_set()
         ):  # that was the warm-up: it paid for what the first call of a size prepares
             again = [timed_answer(*asked, **given) for _ in range(TIMES)]
-            # What else the machine does makes a short time longer, and never shorter.
+            # Other work of the machine makes a time longer, never shorter.
             prefill, total = (
                 min(getattr(each, name) for each in again) for name in ("prefill_seconds", "total_seconds")
             )
             answer = replace(answer, prefill_seconds=prefill, total_seconds=total)
-        measured = measured_of([answer], self._decoder)
+        measured = summarized([answer], self._decoder)
         put(Update(prompt.side, measured.answer, measured))
 
 

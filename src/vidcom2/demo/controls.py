@@ -50,13 +50,13 @@ CONTROLS = (
 )
 
 
-def controls_of(checkpoint: Checkpoint) -> tuple[Control, ...]:
+def controls_for(checkpoint: Checkpoint) -> tuple[Control, ...]:
     """Return the controls that have an effect on this model. With M-RoPE, tokens always keep their positions."""
     uses_mrope = checkpoint.model.model.uses_mrope
     return tuple(control for control in CONTROLS if control is not POSITIONS or not uses_mrope)
 
 
-def overrides_of(
+def chosen_settings(
     retention_ratio: float, method: str, controls: tuple[Control, ...], chosen: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return the settings of a call. The page hides choices that the method does not read, so they are left out."""

@@ -14,10 +14,10 @@ from ..configuration.compression_settings import COMPRESSION_METHODS
 from ..errors import OptionError
 from ..toys import TOY, TOYS
 from .answerer import Answerer, EncodedClip
-from .controls import controls_of, is_read, overrides_of
+from .controls import chosen_settings, controls_for, is_read
 from .live_page import build_live_page
 from .rendering import frames_html, problem_html, progress_html, turns_html
-from .turns import Turn, Turns, asked, problem_of
+from .turns import Turn, Turns, asked, problem_text
 
 CSS = Path(__file__).with_name("page.css")
 MOST_FRAMES = 64  # the end of the slider, unless the command asks for more
@@ -56,7 +56,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
     toy = next((toy for toy in TOYS.values() if toy.title == checkpoint.name), None)
     clips = (toy or TOY).clips
     at_first = answerer.settings({})
-    controls = controls_of(checkpoint)
+    controls = controls_for(checkpoint)
 
     with gr.Blocks(title="VidCom² demo", analytics_enabled=False, delete_cache=(3600, 3600 * HOURS_OF_UPLOADS)) as page:
         turns = gr.State(())
@@ -134,14 +134,14 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
 
         settings = [frames, longest, ratio, method, *chosen]
 
-        def clip_of(path: str | None, number: float | None) -> EncodedClip:
+        def chosen_clip(path: str | None, number: float | None) -> EncodedClip:
             if path is None:
                 raise OptionError(NO_CLIP)
             return answerer.clip(path, int(_checked(frames, number)))
 
         def overrides(most: float | None, share: float | None, name: str, *values: str) -> dict[str, Any]:
             _checked(longest, most)
-            return overrides_of(_checked(ratio, share), name, controls, values)
+            return chosen_settings(_checked(ratio, share), name, controls, values)
 
         def show_kept(path: str | None, number: float | None, *values: Any) -> Iterator[tuple[str, Any]]:
             """Yield a line about the clip, and its frames with what is kept of each."""
@@ -149,11 +149,11 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 yield progress_html("The clip is being read and encoded …"), gr.skip()
             about, drawn = "", ""
             try:
-                clip = clip_of(path, number)
+                clip = chosen_clip(path, number)
                 about = about_clip(clip)
                 drawn = frames_html(answerer.explanation(clip, overrides(*values)))
             except Exception as error:
-                problem = problem_html(problem_of(error, path))
+                problem = problem_html(problem_text(error, path))
                 about, drawn = (about, problem) if about else (problem, "")
             yield about, drawn
 
@@ -164,14 +164,14 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 _checked(frames, number)
                 changed = overrides(*values)
             except OptionError as error:  # a box loses a wrong number, and the page its complaint, when one leaves it
-                turn = Turn(text.strip(), "", problem=problem_of(error))
+                turn = Turn(text.strip(), "", problem=problem_text(error))
                 yield before, turns_html((*before, turn)), gr.skip()
                 return
             try:
-                clip = clip_of(path, number)
+                clip = chosen_clip(path, number)
                 answerer.explanation(clip, changed)
             except Exception as error:
-                problem_of(error, path)  # raises it again if it is a bug; else `show_kept` says it
+                problem_text(error, path)  # raises it again if it is a bug; else `show_kept` says it
                 yield before, turns_html(before), gr.skip()
                 return
             is_answered = False
@@ -182,7 +182,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 is_answered |= leaves
                 yield after if after[-1].problem is None else before, turns_html(after), "" if leaves else gr.skip()
 
-        def of_this_clip(text: str) -> str:
+        def without_sample(text: str) -> str:
             """Empty the box if its question is about a sample, which another clip replaces."""
             return "" if text in {clip.question for clip in clips} else text
 
@@ -240,8 +240,8 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
             chosen,
             show_progress="hidden",
         )
-        upload.upload(lambda path, text: (path, of_this_clip(text)), [upload, question], [video, question])
-        gr.on([video.upload, video.clear], of_this_clip, question, question, show_progress="hidden")
+        upload.upload(lambda path, text: (path, without_sample(text)), [upload, question], [video, question])
+        gr.on([video.upload, video.clear], without_sample, question, question, show_progress="hidden")
         for button, clip in zip(samples, clips, strict=True):
             button.click(
                 lambda path=str(clip.path), text=clip.question: (path, text),

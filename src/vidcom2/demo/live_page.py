@@ -18,16 +18,16 @@ from ..live.live_video import LiveVideo
 from ..video.frames import read_picture
 from .answerer import Answerer
 from .rendering import problem_html, progress_html
-from .turns import problem_of
+from .turns import problem_text
 
 INTRODUCTION = """
 <h1>Live</h1>
-<p>The model remembers a fixed number of tokens of what your camera shows: the last frames whole, and of the rest what
-covers it best. Start the camera, and ask at any time. Pictures go to the machine that serves this page, are not stored
-there, and are forgotten ten minutes after you leave.</p>
+<p>The model remembers a fixed number of tokens of what your camera shows: the last frames whole, and of the earlier
+ones the tokens that cover them best. Start the camera, and ask at any time. Pictures go to the machine that serves this
+page, are not stored there, and are forgotten ten minutes after you leave.</p>
 {% if toy %}
-<p class="toy"><b>This model is a toy</b>, which knows digits on moving backgrounds alone. What it says of anything else
-means nothing. For a real model, start <code>vidcom2 demo --model …</code>.</p>
+<p class="toy"><b>This model is a toy</b>, which knows digits on moving backgrounds alone. Its answers about anything
+else mean nothing. For a real model, start <code>vidcom2 demo --model …</code>.</p>
 {% endif %}
 """
 STEP = 0.5  # seconds between two pictures
@@ -118,7 +118,7 @@ def build_live_page(answerer: Answerer, max_new_tokens: int, is_toy: bool) -> No
                 file = io.BytesIO(base64.b64decode(content)) if is_inline else picture.path or ""
                 watched.show(answerer, read_picture(file, "camera"))
         except Exception as error:
-            return watched, problem_html(problem_of(error))
+            return watched, problem_html(problem_text(error))
         return watched, progress_html(watched.told())  # which is returned, so that Gradio keeps it longer
 
     def answered(text: str, watched: Visit) -> str:
@@ -129,7 +129,7 @@ def build_live_page(answerer: Answerer, max_new_tokens: int, is_toy: bool) -> No
                     return problem_html(NO_PICTURE if watched.live is None else NO_QUESTION)
                 said = watched.live.ask(text, max_new_tokens=max_new_tokens)
         except Exception as error:
-            return problem_html(problem_of(error))
+            return problem_html(problem_text(error))
         about = f"{said.video_tokens:,} video tokens, of {watched.seconds:.0f} s"
         return (
             f'<p class="question">{html.escape(text)}</p><p class="answer">{html.escape(said.strip())}</p>'

@@ -67,7 +67,7 @@ def asked(
         return
     yield (*turns, turn)
     try:
-        earlier: dict[Side, list[tuple[str, str]]] = {side: earlier_of(turns, side) for side in SIDES}
+        earlier: dict[Side, list[tuple[str, str]]] = {side: earlier_turns(turns, side) for side in SIDES}
         for update in answerer.answers(clip, turn.question, overrides, max_new_tokens, earlier):
             seconds = None
             if update.measured is not None:
@@ -76,15 +76,15 @@ def asked(
             turn = replace(turn, replies={**turn.replies, update.side: reply})
             yield (*turns, turn)
     except Exception as error:
-        yield (*turns, replace(turn, problem=problem_of(error)))
+        yield (*turns, replace(turn, problem=problem_text(error)))
 
 
-def earlier_of(turns: Sequence[Turn], side: Side) -> list[tuple[str, str]]:
+def earlier_turns(turns: Sequence[Turn], side: Side) -> list[tuple[str, str]]:
     """Return the questions that one side has answered, each with its answer."""
     return [(turn.question, reply.text) for turn in turns if (reply := turn.replies.get(side, Reply())).text]
 
 
-def problem_of(error: Exception, path: str | None = None) -> str:
+def problem_text(error: Exception, path: str | None = None) -> str:
     """Return what the user can put right, in one sentence, with a file's name instead of its path on the server.
 
     An error that is a bug is raised again.

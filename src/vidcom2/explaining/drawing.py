@@ -53,7 +53,7 @@ class Figures:
     ends: list[tuple[int, str]]
 
 
-def png_of(explanation: Explanation) -> bytes:
+def draw_png(explanation: Explanation) -> bytes:
     """Draw up to 32 frames one by one, or a longer video's most telling ones and a strip of all."""
     buffer = io.BytesIO()
     drawing(explanation).savefig(buffer, dpi=DOTS_PER_INCH, format="png", metadata={"Software": DRAWN_BY})

@@ -17,10 +17,10 @@ from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.whole_files import write_whole
 from ..video.reading import Video, read_video
-from .drawing import png_of
+from .drawing import draw_png
 from .drawing_file import check_drawing
 from .explanation import Explanation, compare
-from .explanation_page import data_url, page_of
+from .explanation_page import data_url, page_html
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,7 +44,7 @@ class Figure:
         """
         file = Path(path)
         check_drawing(file, len(self.ways), "path")
-        write_whole(file, png_of(self.ways[0]) if file.suffix == ".png" else page_of(self.ways))
+        write_whole(file, draw_png(self.ways[0]) if file.suffix == ".png" else page_html(self.ways))
 
     def __repr__(self) -> str:
         return "\n".join(f"{way.title}, {way.video_frames} frames" for way in self.ways)
@@ -52,7 +52,7 @@ class Figure:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a picture of each way, below each other."""
         return "\n".join(
-            f'<img style="max-width: 100%" alt="{html.escape(way.title)}" src="{data_url(png_of(way), "png")}">'
+            f'<img style="max-width: 100%" alt="{html.escape(way.title)}" src="{data_url(draw_png(way), "png")}">'
             for way in self.ways
         )
 

@@ -1,7 +1,7 @@
 """Which tokens of a video are kept and why: the paper's Figure 2 for the user's own video, as numbers and pictures.
 With a vision method that leaves out patches, also which of them the vision tower computed.
 
-`drawing.py` lays them out as a picture, and `page.py` as a page. `explain.py` is the call that does it all.
+`drawing.py` lays them out as a picture, and `explanation_page.py` as a page. `explain.py` is the call that does it all.
 """
 
 import math
@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, ProcessorMixin
 
-from ..asking.candidates import changed_settings
+from ..asking.candidates import changed_settings, others_in_words, way_in_words
 from ..asking.generation import keep_tokens, run_tower
 from ..asking.prompting import prepare_inputs, scored_frames
 from ..checkpoints import Checkpoint
@@ -82,16 +82,12 @@ class Explanation:
     @property
     def title(self) -> str:
         kept, total = self.video_tokens
-        method = str(self.settings.get("compression_method", "vidcom2"))
-        merged = "" if self.merged is None else f" and merges {int(self.merged.sum()):,} into them"
-        return (
-            f"{'VidCom²' if method == 'vidcom2' else method} keeps {kept:,} of {total:,} video tokens "
-            f"({kept / total:.1%}){merged} at retention_ratio={self.settings['retention_ratio']}"
-        )
+        merged = "" if self.merged is None else f", and {int(self.merged.sum()):,} are merged into them"
+        return f"{way_in_words(self.settings)}: {kept:,} of {total:,} video tokens stay ({kept / total:.1%}){merged}"
 
     @property
     def subtitle(self) -> str:
-        """One line with the model, what a picture shows, and the settings that are not at their default."""
+        """One line: the model, what a picture shows, and the other settings that are not at their default."""
         height, width = self.kept.shape[1:]
         names = [self.model] if self.video is None else [self.video, self.model]
         parts = [*names, f"{_counted(self.video_frames, 'frame')} of the video"]
@@ -101,16 +97,15 @@ class Explanation:
             parts.append(f"{height} × {width} tokens for {self.frames_per_picture} frames together")
             parts.append(f"a picture stands for {self.frames_per_picture} frames and shows the first of them")
         if self.separators[1]:
-            of_scored = f"{int(self.kept.sum()):,} of {self.kept.size:,} scored tokens"
-            parts.append(f"{of_scored} and {{:,}} of {{:,}} separators stay".format(*self.separators))
+            scored = f"{int(self.kept.sum()):,} of {self.kept.size:,} scored tokens"
+            parts.append(f"{scored} and {{:,}} of {{:,}} separators stay".format(*self.separators))
         if self.covered != WHOLE_FRAME:
             parts.append("no token covers the white edge")
         if self.computed is not None:
             parts.append(f"the vision tower computed {self.computed.mean():.1%} of the patches")
         if self.frame_uniqueness is None and self.token_uniqueness is None:
             parts.append("this method scores neither frames nor tokens, so only what it keeps is drawn")
-        parts += [f"{name}={value!r}" for name, value in self.settings.items() if name != "retention_ratio"]
-        return " · ".join(parts)
+        return " · ".join(parts + others_in_words(self.settings))
 
     @property
     def separators(self) -> tuple[int, int]:
@@ -268,11 +263,11 @@ def explanation_of(
         merged[compression.merge.inputs.cpu().numpy()] = True
         merged = (merged & ~kept).reshape(num_frames, height, width)
     seen = _shown(checkpoint.processor, *video.frames.shape[1:3])
-    of_tower, tower_covered = None, WHOLE_FRAME
+    tower_computed, tower_covered = None, WHOLE_FRAME
     if computed is not None:
         # Qwen's groups are the tokens' blocks of patches. LLaVA's are the patches of a square frame, row by row.
         is_blocks, side = computed.shape[1] == height * width, math.isqrt(computed.shape[1])
-        of_tower = computed.cpu().numpy().reshape(num_frames, *((height, width) if is_blocks else (side, side)))
+        tower_computed = computed.cpu().numpy().reshape(num_frames, *((height, width) if is_blocks else (side, side)))
         tower_covered = _covered(model.config, side, seen)
     u, u_tokens = compression.frame_uniqueness, compression.token_uniqueness
     shown = scored_frames(len(video.frames), compression)
@@ -289,7 +284,7 @@ def explanation_of(
         covered=_covered(model.config, 2 * height, seen),
         merged=merged,
         video=name,
-        computed=of_tower,
+        computed=tower_computed,
         tower_covered=tower_covered,
         video_tokens=(len(compression.placeholders), compression.num_placeholders),
     )

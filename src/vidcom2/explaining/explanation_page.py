@@ -14,7 +14,7 @@ from .drawing_file import DRAWN_BY
 from .explanation import Explanation
 
 
-def page_of(every: Sequence[Explanation]) -> str:
+def page_html(every: Sequence[Explanation]) -> str:
     """Return a page of every frame with its heat map, what the vision tower computed of it, and bars of u_t, k_t and
     the share of computed patches, and a strip of all over time.
 

@@ -9,7 +9,7 @@ from ..asking.thoughts import BEGINS_THOUGHT
 from ..errors import OptionError
 from .named_choice import LETTERS
 
-# What `generate` is told. The logits are the model's own, without penalties of the checkpoint's generation config.
+# Arguments of `generate`. The logits are the model's own, without penalties of the checkpoint's generation config.
 FIRST_TOKEN = {"num_beams": 1, "return_dict_in_generate": True, "output_logits": True}
 
 

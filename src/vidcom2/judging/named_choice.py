@@ -16,7 +16,7 @@ LETTERS = string.ascii_uppercase
 # Stripped from both ends of each word, except from the beginning of numbers such as -5, .5 and <5.
 PUNCTUATION = ".,;:!?\"'`()[]{}<>*_“”‘’«»…。，、！？；：【】「」"
 _OPENING = re.compile(rf"^[{re.escape(PUNCTUATION)}]*?(?=[<>]?=?[-+]?\.?\d|[^{re.escape(PUNCTUATION)}]|$)")
-# What encloses final answers: tags, LaTeX and GLM's tokens.
+# Marks that enclose final answers: tags, LaTeX and GLM's tokens.
 BOX = re.compile(r"""(?isx)\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)(?:\}|$)
     |<(?:answer|\|begin_of_box\|)>(.*?)(?:</answer>|<\|end_of_box\|>|$)""")
 LATEX = re.compile(r"\\[A-Za-z]+\s*\{([^{}]*)\}")  # \text{B}

@@ -1,7 +1,7 @@
 """The options of questions in the forms of data sets, and which one is right. Nothing here imports PyTorch.
 
-What looks like options but cannot be read for certain is refused: right answers would count as wrong, and no figure
-would tell. The OptionErrors hold only the reason, without a full stop.
+Text that looks like options but cannot be read for certain is refused. Otherwise right answers would count as wrong,
+and no figure would tell. The OptionErrors hold only the reason, without a full stop.
 """
 
 import re
@@ -15,7 +15,7 @@ LABELS_READ = 200  # at the end of a question
 GIVE_CHOICES = "Give `choices`, a list of the options' texts"
 _BEFORE = r"""(?P<before>(?i:(?:option|choice|candidate|caption|sentence)\s*)?(?:[(\[（【]\s*)?)
     (?P<label>[A-Za-z]|\d{1,2})"""
-# What stands before an option: "A.", "(A)", "a)", "[A]", "A、", "（A）", "**A.**", "1.", "Option 1:"; but not in "1.5"
+# The label before an option: "A.", "(A)", "a)", "[A]", "A、", "（A）", "**A.**", "1.", "Option 1:"; but not in "1.5"
 LABEL = re.compile(rf"""(?x)(?<![\dA-Za-zÀ-ɏ'’-])[*_]{{0,3}}{_BEFORE}
     (?P<after>[*_]{{0,3}}\s?[)\]）】.:、．：](?!(?<=\d[.:．：])\d)[*_]{{0,3}}[.:、．：]?[*_]{{0,3}}\s*)""")
 _SIGNS = rf"[\s（）{re.escape(PUNCTUATION)}]*"

@@ -139,7 +139,7 @@ class LiveVideo:
                 oldest, *recent = recent
                 if memory.max_tokens:
                     memory.add(oldest)
-            # What may fail has been done, on copies.
+            # All steps that may fail are done by now, on copies.
             changed = {"_memory": memory, "_recent": recent, "_waiting": waiting, "_seconds": float(seconds)}
             vars(self).update(changed, _watched=None, num_frames=self.num_frames + 1, tokens_per_frame=tokens)
 
@@ -210,11 +210,11 @@ class LiveVideo:
         """Find out from the first frame how large frames are. Return how many tokens they have."""
         num_recent = -(-self.recent_frames // self.frames_together)
         size = (image.shape[0], image.shape[1])
-        tokens = self._tokens_of(size)
+        tokens = self._count_tokens(size)
         most = self.recent_share * self.max_video_tokens / num_recent
         if tokens > most:
             scaled = ((max(1, round(size[0] * scale)), max(1, round(size[1] * scale))) for scale in SCALES)
-            fitting = ((each, fewer) for each in scaled if (fewer := self._tokens_of(each)) <= most)
+            fitting = ((each, fewer) for each in scaled if (fewer := self._count_tokens(each)) <= most)
             size, tokens = next(fitting, (size, tokens))
         if tokens * num_recent > self.max_video_tokens:
             raise OptionError(
@@ -226,7 +226,7 @@ class LiveVideo:
         self._features_state = features_state(self.checkpoint)
         return tokens
 
-    def _tokens_of(self, size: tuple[int, int]) -> int:
+    def _count_tokens(self, size: tuple[int, int]) -> int:
         """Return how many tokens a scored frame has, if frames are of this height and width."""
         inputs = self._inputs(np.zeros((1, *size, 3), dtype=np.uint8), [0.0])
         model: Any = self.checkpoint.model

@@ -57,7 +57,7 @@ class StreamTokens:
     mean_direction: Tensor
 
 
-# Takes the tokens and how many of them may stay. Returns which, (K,) int64, ascending.
+# Takes the tokens and the number K that may stay. Returns their places, (K,) int64, ascending.
 MemoryMethod: TypeAlias = Callable[[StreamTokens, int], Tensor]
 AnyMemoryMethod = TypeVar("AnyMemoryMethod", bound=MemoryMethod)
 MEMORY_METHODS: dict[str, MemoryMethod] = {}
@@ -203,9 +203,9 @@ def coverage(stream: StreamTokens, number: int) -> Tensor:
     for _ in range(len(distances) - number):
         one = int(nearness.argmin())
         other = int(nearest[one])
-        of_both = distances[[one, other]]
-        of_both[0, other] = of_both[1, one] = math.inf
-        dropped = one if of_both[0].min() <= of_both[1].min() else other
+        nearest_two = distances[[one, other]]
+        nearest_two[0, other] = nearest_two[1, one] = math.inf
+        dropped = one if nearest_two[0].min() <= nearest_two[1].min() else other
         stays[dropped] = False
         distances[dropped] = distances[:, dropped] = nearness[dropped] = math.inf
         orphans = ((nearest == dropped) & stays.numpy()).nonzero()[0]

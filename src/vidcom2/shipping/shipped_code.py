@@ -205,7 +205,7 @@ def written_before(config: Path) -> dict[str, str]:
 
 
 def _read_fields(config: Path) -> dict[str, Any]:
-    """Return what a config.json says; nothing if it cannot be read."""
+    """Return the fields of a config.json; none if it cannot be read."""
     try:
         fields = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -132,7 +132,7 @@ def _as_shipped(path: Path, method: str, registered_by: Sequence[str]) -> str:
             raise ValueError(f"has more than an import in line {node.lineno}. Give the import a line of its own.")
         imports = []
         for alias in node.names:
-            module = _module_of(names[0], alias.name)
+            module = _defining_module(names[0], alias.name)
             renamed = f" as {alias.asname}" if alias.asname else ""
             imports.append(f"{indent}from .{module} import {alias.name}{renamed}")
         # An import's further lines become None rather than vanish, so that the line numbers of other nodes stay right.
@@ -151,7 +151,7 @@ def _registers(node: ast.AST, method: str, registered_by: Sequence[str]) -> bool
     return any(isinstance(value, ast.Constant) and value.value == method for value in given)
 
 
-def _module_of(package: str, name: str) -> str:
+def _defining_module(package: str, name: str) -> str:
     """Return the shipped module that defines what a user imports from `vidcom2` or from one of its modules."""
     module = _exported().get(name, "") if package == PACKAGE else package.removeprefix(f"{PACKAGE}.")
     room, module = module.partition(".")[0], module.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""What the tiny checkpoints of several families share: sizes, special tokens of configs, and random weights."""
+"""Sizes, special tokens and random weights, which the tiny checkpoints of several families share."""
 
 from typing import Any, TypeAlias, TypeVar
 

@@ -201,12 +201,12 @@ def _tiny_thinker(
         audio: fields of the config of the tower for sound that only some families have.
         **kwargs: other arguments of `_tiny_qwen`.
     """
-    of_kind = {field.removesuffix("_id").removesuffix("_index"): token for field, token in marks.items()}
-    named = {field.replace("start", "bos").replace("end", "eos"): token for field, token in of_kind.items()}
+    marks_by_kind = {field.removesuffix("_id").removesuffix("_index"): token for field, token in marks.items()}
+    named = {field.replace("start", "bos").replace("end", "eos"): token for field, token in marks_by_kind.items()}
     # A message has its parts in their order, as in the released models.
     parts = (
-        f"{{% elif part['type'] == '{kind}' %}}{of_kind[f'{sense}_start_token']}{of_kind[f'{kind}_token']}"
-        f"{of_kind[f'{sense}_end_token']}"
+        f"{{% elif part['type'] == '{kind}' %}}{marks_by_kind[f'{sense}_start_token']}{marks_by_kind[f'{kind}_token']}"
+        f"{marks_by_kind[f'{sense}_end_token']}"
         for kind, sense in (("audio", "audio"), ("image", "vision"), ("video", "vision"))
     )
     template = (

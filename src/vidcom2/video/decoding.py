@@ -246,7 +246,7 @@ def _all_decoded(
 ) -> Iterator[av.VideoFrame]:
     """Decode a run's packets. Unwanted frames are skipped if no other frame depends on them."""
     context = stream.codec_context
-    for i, packet in enumerate(_packets_of(container, stream, index, run), run.start):
+    for i, packet in enumerate(_packets_in(container, stream, index, run), run.start):
         # In H.264 no frame depends on one that is not marked as a reference. (In H.265 those of a higher layer may.)
         if index.decoder == "h264":
             context.skip_frame = "DEFAULT" if i in run.needed else "NONREF"
@@ -255,7 +255,7 @@ def _all_decoded(
     yield from context.decode(None)
 
 
-def _packets_of(
+def _packets_in(
     container: InputContainer, stream: av.VideoStream, index: PacketIndex, run: _Run
 ) -> Iterator[av.Packet]:
     if run.start:

@@ -23,7 +23,7 @@ Progress = Callable[[str, float, float | None], None]
 
 MOST_ERRORS_IN_A_ROW = 100  # how many a container may raise without a packet between them
 
-# What a file may ask of this machine, unless environment variables of these names say otherwise
+# The most that a file may take of this machine, unless environment variables of these names say otherwise
 PIXELS, BYTES, SECONDS = "VIDCOM2_MAX_FRAME_PIXELS", "VIDCOM2_MAX_DOWNLOAD_BYTES", "VIDCOM2_MAX_DOWNLOAD_SECONDS"
 BOUNDS = {PIXELS: 8192 * 4320, BYTES: 4 * 1024**3, SECONDS: 3600}
 

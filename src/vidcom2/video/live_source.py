@@ -163,7 +163,7 @@ class LiveSource:
         """Offer the frames of a stream when they are to be shown, until it ends or is closed."""
         stream = video_stream(container, self.source)
         stream.thread_type = "SLICE"  # frames decoded at once would be shown late
-        # What has an end, and the segments of HLS and DASH, may arrive faster than it is to be shown.
+        # Files, and the segments of HLS and DASH, may arrive faster than they are to be shown.
         is_paced = bool(container.duration) or container.format.name in ("hls", "dash")
         by_arrival = not is_paced and container.format.flags & Flags.no_timestamps.value
         shape = self._shape
@@ -260,7 +260,7 @@ def _opened_camera(number: int) -> InputContainer:
 
 
 def played(path: str, fps: float) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield what a `LiveSource` of a file would, as fast as the frames are decoded. Raises what `read_video` raises."""
+    """Yield the frames that a `LiveSource` of a file would, as fast as they are decoded. Raises like `read_video`."""
     first, slot, seconds, last, zero = None, -1, 0.0, 0.0, 0.0
     with local_file(path, lambda *_: None) as local, opened(local, path) as container:
         stream = video_stream(container, path)

@@ -61,7 +61,7 @@ class PacketIndex:
 
 
 class _Packet(NamedTuple):
-    """What we keep of a packet. Its frame is shown at `pts` and decoded at `dts`, both in ticks."""
+    """The part of a packet that is kept. Its frame is shown at `pts` and decoded at `dts`, both in ticks."""
 
     pts: int | None
     dts: int | None
@@ -110,12 +110,12 @@ def look_through(path: str, source: str, progress: Progress) -> tuple[Timeline, 
         rates = [rate for rate in (stream.average_rate, stream.guessed_rate) if rate]
         tick = cast(Fraction, stream.time_base)  # never None for a stream in a file
         decoder = stream.codec_context.name
-        of_decoder = stream.codec_context.framerate
+        decoder_rate = stream.codec_context.framerate
     shown = [packet for packet in found if packet.is_shown]
     if not shown:
         raise VideoError(f"the video {source!r} has no frames. Is it complete?")
     # Each packet of interlaced H.264 may hold a field, which is half a frame. Its duration tells.
-    field = 1 / (2 * of_decoder * tick) if decoder == "h264" and of_decoder else None
+    field = 1 / (2 * decoder_rate * tick) if decoder == "h264" and decoder_rate else None
     num_fields = sum(packet.duration == field for packet in shown)
     timeline = _timeline(shown, rates, tick, len(shown) - num_fields // 2)
     if damages or timeline.start is None or decoder not in DECODERS_WITH_KEYS:

@@ -82,7 +82,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
         else:
             ids, mask = turn.tokens if turn.tokens.ndim == 2 else self.ids_like(turn.tokens), turn.attended
             if layout is not None:
-                ids = layout.in_full(self.distinct_ids(ids, self.kinds(ids)), self.video_id)
+                ids = layout.in_full(self.distinct_ids(ids, self.kinds(ids)), self.config.video_token_id)
                 mask = layout.in_full(mask, 1)
             ids, mask = (nn.functional.pad(each, (0, 1), value=1) for each in (ids, mask))
             positions, _ = self.rope_index(ids, mask, turn.inputs)

@@ -100,7 +100,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     """
 
     uses_mrope = False  # Whether tokens have positions (t, h, w), beside their order.
-    parent_knows_videos = True  # Whether the parent has a token for videos, or takes their frames for images.
     frames_stand_apart = False  # Whether each frame has its own group of placeholders in the prompt, behind its time.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -130,7 +129,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         sound = getattr(self.config, "audio_token_id", None)
         kinds = torch.full_like(input_ids, TEXT, dtype=torch.int32)
-        for kind, token in ((IMAGE, self.config.image_token_id), (VIDEO, self.video_id), (SOUND, sound)):
+        for kind, token in ((IMAGE, self.config.image_token_id), (VIDEO, video_id_of(self.config)), (SOUND, sound)):
             kinds = kinds if token is None else kinds.masked_fill(input_ids == token, kind)
         return kinds
 
@@ -417,19 +416,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         inputs = self.with_features(inputs, _ready(features)) | {name: layout.laid_out(tokens, padding)} | moved
         return inputs, layout, layout.laid_out(kinds)
 
-    def is_video(self, input_ids: Tensor) -> Tensor:
-        """Return which tokens stand for the tokens of a video: bool, of the same shape."""
-        return self.kinds(input_ids) == VIDEO
-
-    @property
-    def video_id(self) -> int:
-        """The id of a video's placeholders. If the parent has none, it is one that no token of a prompt has."""
-        return self.config.video_token_id if self.parent_knows_videos else -1
-
     def distinct_ids(self, input_ids: Tensor, kinds: Tensor) -> Tensor:
         """Return ids in which the placeholders of images and videos differ by their id alone. Transformers finds them
         by `config.image_token_id` and `config.video_token_id` when it repeats features, or splits them into chunks."""
-        return input_ids.masked_fill(kinds == VIDEO, self.video_id)
+        return input_ids.masked_fill(kinds == VIDEO, video_id_of(self.config))
 
     def ids_like(self, embeddings: Tensor) -> Tensor:
         """Return ids (B, n) that tell images and videos from text as the ids of embeddings (B, n, dim) would."""
@@ -473,7 +463,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             matters = self.uses_mrope or spreads
         else:
             kinds = self.kinds(past if past.ndim == 2 else self.ids_like(past))
-            matters = bool((kinds > TEXT if self.uses_mrope else (kinds == VIDEO) & settings.may_drop).any())
+            may_be_videos = kinds > TEXT if video_id_of(self.config) < 0 else kinds == VIDEO
+            matters = bool((kinds > TEXT if self.uses_mrope else may_be_videos & settings.may_drop).any())
         if matters:
             raise ValueError(
                 f"The KV cache holds {before.length} tokens, and it is not known where their positions end, or whether "
@@ -500,6 +491,11 @@ def _ready(features: Any) -> VidCom2VideoFeatures:
     """Return features that fit a prompt, one (tokens, dim) entry for each video. Some parents keep frames apart."""
     videos = tuple(video.flatten(0, -2) for video in features.pooler_output)
     return VidCom2VideoFeatures(pooler_output=videos, deepstack_features=getattr(features, "deepstack_features", None))
+
+
+def video_id_of(config: Any) -> int:
+    """Return the id of a video's placeholders; -1, which no token of a prompt has, if it is that of images, too."""
+    return -1 if config.video_token_id == config.image_token_id else config.video_token_id
 
 
 def has_media(inputs: dict[str, Any]) -> bool:

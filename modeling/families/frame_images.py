@@ -137,10 +137,11 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
     # Which placeholders are frames
     # -----------------------------------------------------------------------------------------------------------------
 
-    def kinds_of(self, tokens: Tensor, inputs: dict[str, Any]) -> Tensor:
+    def kinds(self, tokens: Tensor, inputs: dict[str, Any] | None = None) -> Tensor:
         """Return what each new token stands for. A frame's tokens have the id of images, and this project's processor
         says in `mm_token_type_ids` which they are."""
-        types, kinds = inputs.get("mm_token_type_ids"), super().kinds_of(tokens, inputs)
+        inputs, kinds = inputs or {}, super().kinds(tokens, inputs)
+        types = inputs.get("mm_token_type_ids")
         if types is None and _has(inputs, "video") and not (kinds == VIDEO).any():
             if _has(inputs, "image"):
                 raise ValueError(
@@ -203,11 +204,13 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         """Return the arguments without types, which the parent does not take."""
         return without_token_types(inputs)
 
-    def _with_all_features(self, inputs: dict[str, Any], overrides: dict[str, Any], encode: Encode) -> dict[str, Any]:
+    def _with_all_features(
+        self, inputs: dict[str, Any], kinds: Tensor | None, overrides: dict[str, Any], encode: Encode
+    ) -> dict[str, Any]:
         """Return a call's arguments as in `VidCom2ModelMixin`. If no token can be dropped, frames are still among
         images, and are encoded with them. The features are marked as such, since the steps of `generate` do not know
         the ratio of the call."""
-        inputs = super()._with_all_features(inputs, overrides, encode)
+        inputs = super()._with_all_features(inputs, kinds, overrides, encode)
         image: Any = (inputs.get("mm_encoder_outputs") or {}).get("image")
         if inputs.get("pixel_values") is None and image is None:
             return inputs

@@ -254,8 +254,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             past, inputs[name] = inputs[name].tensor_split([before.caller_length], dim=1)
         inputs = self.with_videos(inputs, settings)
         tokens, given = inputs[name], inputs.get("attention_mask")
-        kinds = self.kinds(tokens, inputs) if has_media(inputs) else None
         features = self._chosen(inputs, settings, overrides, encode)
+        kinds = self.kinds(tokens, inputs) if has_media(inputs) else None
         if features is None:
             inputs = self._with_all_features(inputs, kinds, overrides, encode)
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows

@@ -49,3 +49,7 @@ class VidCom2InternVLConfig(FrameMarksConfig, FamilyConfig, InternVLConfig):
         # Between special tokens, as in a prompt: Llama's tokenizers put a space before the start of a text.
         texts = [f"{tokenizer.end_image_token}{text}{tokenizer.start_image_token}" for text in FRAME_TEXTS]
         return [ids[1:-1] for ids in tokenizer(texts, add_special_tokens=False).input_ids]
+
+    def opens_a_frame(self, text: list[int]) -> bool:
+        before = text[:-1]  # One token opens an image.
+        return any(before[-len(mark) :] == mark for mark in self.known_frame_marks or ())

@@ -1,5 +1,6 @@
 """SmolVLM's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from transformers import SmolVLMConfig
@@ -57,3 +58,17 @@ class VidCom2SmolVLMConfig(FrameMarksConfig, FamilyConfig, SmolVLMConfig):
         opening = len(tokenizer(f"{AROUND}{OPENING}", add_special_tokens=False).input_ids)
         of_times = {token for ids in later for token in ids[same.index(False) : -opening]}
         return [later[0], first, sorted(of_times)]
+
+    def opens_a_frame(self, text: list[int]) -> bool:
+        later, first, times = self.known_frame_marks or ([], [], [])
+        (opening, _, line), (_, _, begun), (opened, time, before) = (_parts(ids, times) for ids in (later, first, text))
+        # A tokenizer may join the line's end with what precedes it. So a frame is known by what is the same.
+        same = next((at for at, (a, b) in enumerate(zip(line, begun)) if a != b), len(line))
+        return 0 < len(time) <= 8 and opened == opening and before[:same] == line[:same]
+
+
+def _parts(ids: list[int], times: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """Return the tokens behind the last time in a text, those of the time, and those before it, all from their end."""
+    behind = list(takewhile(lambda token: token not in times, reversed(ids)))
+    time = list(takewhile(lambda token: token in times, reversed(ids[: len(ids) - len(behind)])))
+    return behind, time, ids[: len(ids) - len(behind) - len(time)][::-1]

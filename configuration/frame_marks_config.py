@@ -1,5 +1,5 @@
-"""What the configs of families share whose parent takes a video's frames for images. They hold the ids of the text that
-tells frames from images.
+"""What the configs of families share whose parent takes a video's frames for images. They hold the ids of the text by
+which a prompt of a stock processor, in which frames are to be refused, tells them from images.
 """
 
 from collections.abc import Sequence
@@ -59,4 +59,12 @@ class FrameMarksConfig:
     @staticmethod
     def marks_of(tokenizer: Any) -> list[list[int]]:
         """Return the token ids of `frame_texts`, as they are in a prompt."""
+        raise NotImplementedError
+
+    def opens_a_frame(self, text: list[int]) -> bool:
+        """Return whether a stock processor writes such tokens before a frame of a video, and not before an image.
+
+        Args:
+            text: the last tokens of a prompt before a run of placeholders.
+        """
         raise NotImplementedError

@@ -223,6 +223,13 @@ class Family:
         return self.for_stock(self.one_video(*args, **kwargs))
 
 
+def as_taken(model: Any, inputs: Any) -> dict[str, Any]:
+    """Return what a stock processor returned as a model takes it: ours refuses frames among images."""
+    if not any(hasattr(type(each), "features_of_tiles") for each in model.modules()):
+        return dict(inputs)
+    return dict(split_pixels(model.config, BatchFeature(dict(inputs))))
+
+
 def load_stock(case: ModelCase, folder: Path, **kwargs: Any) -> PreTrainedModel:
     """Return the stock model, in the class with which ours is compared."""
     stock = case.stock_class.from_pretrained(folder, **kwargs).eval()

@@ -17,7 +17,6 @@ import torch
 import transformers
 from models import MODELS, ModelCase, chat_prompt, make_image, make_video
 from torch import Tensor
-from videos_as_images import joined_pixels
 
 import vidcom2
 from vidcom2.processors import restore, shorten
@@ -44,7 +43,10 @@ class Subject:
         self.case, self.short = case, short
         stock, self.processor = case.build(**case.build_arguments)
         self.model: Any = vidcom2.apply(stock, retention_ratio=RATIO, compression_rounding=rounding).eval()
-        if short:
+        self.marks = case.frames_are_images and not short  # This project's processor tells frames from images.
+        if self.marks:
+            shorten(self.processor, vidcom2.apply(case.build(**case.build_arguments)[0], retention_ratio=1.0).config)
+        elif short:
             shorten(self.processor, self.model.config)
         else:
             restore(self.processor)
@@ -72,10 +74,8 @@ class Subject:
             return_tensors="pt",
             **{"do_sample_frames": False} if sampled else {},
         )
-        if self.case.takes_one_kind and images and not self.short:  # the stock processor loses the pixels of images
-            tiles = processor.image_processor(list(images), return_tensors="pt")["pixel_values"]
-            joined = joined_pixels(self.model.config, found, tiles, found["pixel_values"])
-            found = {k: v for k, v in found.items() if k not in ("pixel_values", "pixel_attention_mask")} | joined
+        if self.marks:
+            found.pop("num_kept_video_tokens")
         return dict(found)
 
     def one(self, seed: int = 0, frames: int = 8, **prompt: Any) -> Inputs:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, as_taken, only
 from models import RETENTION_RATIO, tower_of, video_places
 from packaging import version
 from torch import nn
@@ -34,6 +34,7 @@ def weights(model: nn.Module) -> dict[str, int]:
 
 
 def assert_equal(model: Any, expected: Any, inputs: Any, **call: Any) -> None:
+    inputs = as_taken(model, inputs)
     with torch.no_grad():
         assert torch.equal(model(**inputs, **call).logits, expected(**inputs, **call).logits)
     assert torch.equal(model.generate(**inputs, **call, **NEW), expected.generate(**inputs, **call, **NEW))
@@ -62,7 +63,7 @@ def test_a_removed_model_equals_the_stock_model_bit_for_bit(family: Family, tmp_
     model = stock_of(family)
     config, fields, attributes, before = model.config, model.config.to_dict(), set(vars(model)), weights(model)
     vidcom2.apply(model, retention_ratio=0.4, compression_frame_score="max")
-    model.generate(**family.processed_video(), **NEW)
+    model.generate(**family.one_video(), **NEW)
     model.save_pretrained(tmp_path)  # writes fields about the code of a repo into the config
     assert vidcom2.remove(model) is model
     assert type(model) is family.case.stock_class and type(model.model) is type(family.untouched_stock().model)
@@ -151,7 +152,8 @@ def test_an_inner_model_alone_can_be_applied_and_removed(family: Family) -> None
     assert type(model) is family.case.model_class.inner_class
     inputs = family.processed_video()
     with torch.no_grad():
-        assert torch.equal(model(**inputs).last_hidden_state, family.model.model(**inputs).last_hidden_state)
+        short = as_taken(model, inputs)
+        assert torch.equal(model(**short).last_hidden_state, family.model.model(**short).last_hidden_state)
         vidcom2.remove(model)
         assert torch.equal(model(**inputs).last_hidden_state, family.stock.model(**inputs).last_hidden_state)
     assert model.config.to_dict() == fields
@@ -162,7 +164,7 @@ def test_an_inner_model_alone_can_be_applied_and_removed(family: Family) -> None
 
 def test_an_applied_model_trains_as_a_loaded_one(family: Family) -> None:
     """Training mode and gradient checkpointing, which are on before, stay on."""
-    inputs = family.processed_video()
+    inputs = family.one_video()
     labels = inputs["input_ids"].masked_fill(video_places(family.model.config, inputs["input_ids"]), -100)
     gradients = []
     for model in (stock_of(family), family.load(retention_ratio=RETENTION_RATIO)):
@@ -267,7 +269,8 @@ def test_a_model_with_an_adapter_can_be_applied_and_removed(
     assert vidcom2.apply(model, retention_ratio=RETENTION_RATIO) is model
     assert weights(model) == before and model.config.retention_ratio == RETENTION_RATIO
     assert_equal(model, loaded, inputs)
-    assert not torch.equal(model(**inputs).logits, family.model(**inputs).logits)
+    taken = as_taken(model, inputs)
+    assert not torch.equal(model(**taken).logits, family.model(**taken).logits)
     vidcom2.remove(model)
     assert_equal(model, stock, inputs)
 
@@ -291,7 +294,8 @@ def test_pefts_prefix_tuning_works_after_applying(family: Family) -> None:
     # In `generate`, PEFT 0.21 passes its prefix under the former name beside a cache. The stock class warns, and goes
     # on without the prefix.
     with torch.no_grad():
-        assert torch.equal(models[0](**inputs).logits, models[1](**inputs).logits)
+        taken = as_taken(models[0], inputs)
+        assert torch.equal(models[0](**taken).logits, models[1](**taken).logits)
     assert torch.equal(models[2].generate(**inputs, **NEW), family.stock.generate(**inputs, **NEW))
     for model in models[:2]:
         with pytest.raises(ValueError, match="two names of the KV cache, and both are given"):
@@ -323,8 +327,9 @@ def test_a_model_with_compiled_parts_can_be_applied_and_removed(family: Family, 
     with torch.no_grad():
         torch.testing.assert_close(model(**inputs).logits, family.stock(**inputs).logits)
         vidcom2.apply(model, retention_ratio=RETENTION_RATIO)
-        torch.testing.assert_close(model(**inputs).logits, family.model(**inputs).logits)
-        assert torch.equal(model.generate(**inputs, **NEW), family.model.generate(**inputs, **NEW))
+        taken = as_taken(model, inputs)
+        torch.testing.assert_close(model(**taken).logits, family.model(**taken).logits)
+        assert torch.equal(model.generate(**taken, **NEW), family.model.generate(**taken, **NEW))
         vidcom2.remove(model)
         torch.testing.assert_close(model(**inputs).logits, family.stock(**inputs).logits)
 
@@ -382,7 +387,7 @@ def test_our_cache_is_refused_or_continued_right_after_removing(family: Family, 
     model, inputs = stock_of(family), family.processed_video()
     model.generate(**family.processed_video(seed=4, num_frames=4), **NEW)  # Qwen's stock classes keep its `rope_deltas`
     vidcom2.apply(model, retention_ratio=ratio)
-    out = model.generate(**inputs, **NEW, return_dict_in_generate=True)
+    out = model.generate(**as_taken(model, inputs), **NEW, return_dict_in_generate=True)
     reference = stock_of(family)
     before = reference.generate(**inputs, **NEW, return_dict_in_generate=True)
     vidcom2.remove(model)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, as_taken, only
 from make_clips import write_clip
 from models import video_places
 from transformers import GenerationConfig, PreTrainedModel
@@ -54,7 +54,7 @@ def by_hand(model: PreTrainedModel, family: Family, video: Video, **arguments: A
         **({"fps": len(video.frames) / video.duration} if "video_second_per_grid" in family.case.video_inputs else {}),
     )
     arguments = {"max_new_tokens": 6, "do_sample": False, **arguments}
-    out = model.generate(**inputs, **arguments, return_dict_in_generate=True)
+    out = model.generate(**as_taken(model, inputs), **arguments, return_dict_in_generate=True)
     new = out.sequences[0, inputs["input_ids"].shape[1] :]
     # The last token is never fed back, so it is not in the cache.
     in_cache = out.past_key_values.get_seq_length() - (len(new) - 1)

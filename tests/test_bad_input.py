@@ -128,6 +128,9 @@ def test_a_video_cannot_be_shared_by_two_prompts(family: Family) -> None:
     first, second = (video_places(family.model.config, inputs["input_ids"][row]).nonzero().flatten() for row in (0, 1))
     inputs["input_ids"][0, first[0]] = 0  # one placeholder moves to the other prompt, so that the total stays right
     inputs["input_ids"][1, second[0] - 1] = token
+    if "mm_token_type_ids" in inputs:
+        types = inputs["mm_token_type_ids"]
+        types[0, first[0]], types[1, second[0] - 1] = 0, 2
     assert_all_refuse(family, inputs, "video placeholders")
 
 

@@ -202,7 +202,8 @@ def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: st
             **{name: torch.cat([media[name], new]) if name in media else new for name, new in given.items()},
         }
     ratio = ratios[0] if first == "video" else ratios[1]
-    types = {"mm_token_type_ids": token_types(family.model.config, ids)} if family.case.mrope else {}
+    typed = family.case.mrope or family.case.frames_are_images
+    types = {"mm_token_type_ids": token_types(family.model.config, ids)} if typed else {}
     from_scratch = family.model(input_ids=ids, **media, **types, retention_ratio=ratio).logits[:, -1]
     cache = family.model(**one, use_cache=True, retention_ratio=ratios[0]).past_key_values
     new = {"video": family.videos_of, "image": family.images_of}[second](other)
@@ -318,7 +319,7 @@ def conversation_of(
         texts, media = zip(*(asked(family, row, number, *turn[row]) for row in rows))
         pixels = {kind: [each for of_row in media for each in of_row[kind]] for kind in ("videos", "images")}
         new = family.inputs(*texts, **pixels)
-        if "mm_token_type_ids" in new:
+        if "mm_token_type_ids" in new and not family.case.frames_are_images:  # There, ids alone do not tell.
             del new["mm_token_type_ids"]
         start = mask.shape[1] - (0 if cache is None else answers[number][rows].shape[1])
         said = torch.cat([said, new.pop("input_ids")], dim=1)

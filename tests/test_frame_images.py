@@ -1,30 +1,32 @@
 """Tests of the families whose processors pass the frames of videos as images."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video, video_places
+from models import RETENTION_RATIO, make_image, make_video
 from reference import compressed_embeddings
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import BatchFeature, DynamicCache, PreTrainedTokenizerFast
-from videos_as_images import as_pixels, tiles_in
+from videos_as_images import as_pixels
 
 import vidcom2
 from vidcom2 import VidCom2InternVLConfig
 from vidcom2.configuration import configuration_vidcom2_smolvlm as of_smolvlm
-from vidcom2.configuration.configuration_vidcom2_internvl import KNOWN_FRAME_MARKS
-from vidcom2.modeling.families.frame_marks import NumberedFrames, TimedFrames
+from vidcom2.modeling.families.frame_images import FrameImagesModelMixin
 
 pytestmark = only(lambda family: family.frames_are_images)
 
 INTERNVL_NAMES = ("start_image_token", "end_image_token", "context_image_token")  # of the tokenizer's fields
 IMAGE, VIDEO = "<image>", "<video>"
 SMALL, LARGE = make_image(0)[:, :64, :64], make_image(1)[:, :40]  # InternVL: one tile, and two with a thumbnail
+GREEDY: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False}
 FIRST = {"internvl": "Frame1: ", "smolvlm": "\nFrame from 00:07:"}  # what stands before a frame
 
 
@@ -51,34 +53,39 @@ def as_processed(family: Family, prompts: tuple[list[str], dict[str, Any]]) -> B
     return family.processed([text.replace(IMAGE, family.processor.image_token) for text in texts], media)
 
 
-def test_rows_of_pixels_are_frames_where_the_text_before_them_says_so(family: Family, prompts: Any) -> None:
-    """What `describe` takes out are the pixels that the processors make of the videos alone and the images alone."""
-    inputs, media = as_processed(family, prompts), prompts[1]
-    found = family.model.model.with_videos(dict(inputs), family.model.config.compression_settings())
-    assert found["num_frames"].tolist() == [len(video) for video in media["videos"]]
-    alone = next(iter(family.processor.video_processor(videos=media["videos"], return_tensors="pt").values()))
-    assert torch.equal(found["pixel_values_videos"], alone.flatten(0, 1))
-    cropping = {"crop_to_patches": True} if family.case.name == "internvl" else {}
-    images = family.processor.image_processor(images=media["images"], return_tensors="pt", **cropping)
-    assert torch.equal(found["pixel_values"].flatten(0, -4), torch.stack(tiles_in(images["pixel_values"])))
-    of_frames = family.model.model.is_video(inputs["input_ids"])
-    assert of_frames.sum() == 9 * len(alone.flatten(0, 1))
-    assert torch.equal(of_frames, video_places(family.stock.config, inputs["input_ids"]))
-
-
-def test_the_processors_own_outputs_answer_as_compressed_by_hand(family: Family, prompts: Any) -> None:
+def test_frames_among_images_are_refused_with_the_remedy(family: Family, prompts: Any) -> None:
     inputs = as_processed(family, prompts)
-    split = family.model.model.with_videos(dict(inputs), family.model.config.compression_settings())
-    logits = family.model(**inputs).logits
-    assert torch.equal(logits, family.model(**split).logits)
-    inner = family.model.model(**inputs).last_hidden_state
-    torch.testing.assert_close(family.model.lm_head(inner), logits, rtol=0, atol=1e-5)
-    if len(inputs["input_ids"]) == 1:
-        embeddings, _ = compressed_embeddings(family, BatchFeature(split), RETENTION_RATIO)
-        expected = family.stock(inputs_embeds=embeddings).logits
-        torch.testing.assert_close(logits[:, -1], expected[:, -1], rtol=0, atol=1e-5)
-    greedy = {"max_new_tokens": 4, "do_sample": False, "num_beams": 2}
-    assert torch.equal(family.model.generate(**inputs, **greedy), family.model.generate(**split, **greedy))
+    for call in (family.model, family.model.model, family.model.generate):
+        with pytest.raises(ValueError, match=r"frames of a video.*apply\(model, processor=processor\).*_ratio=1.0"):
+            call(**inputs)
+    with pytest.raises(ValueError, match="frames of a video"):
+        family.uncompressing.generate(**inputs, retention_ratio=0.5)
+
+
+def test_images_in_several_tiles_or_under_other_words_are_no_frames(family: Family) -> None:
+    """Whatever their numbers. They run as in the stock class."""
+    text = f"{FIRST[family.case.name]}{IMAGE}\nImage2: {IMAGE}\nFrame 3:\n{IMAGE}\n"
+    inputs = as_processed(family, ([text], {"images": [LARGE, SMALL, SMALL]}))
+    assert torch.equal(family.model(**inputs).logits, family.untouched_stock()(**inputs).logits)
+
+
+@pytest.mark.parametrize("rounding", ["exact", "ceil"])
+def test_prompts_with_all_tokens_by_this_projects_processor_are_shortened(family: Family, rounding: str) -> None:
+    """So methods and roundings whose number of tokens depends on what a video shows have a way."""
+    # Unlike SmolVLM's stock processor, it keeps the pixels of images beside videos.
+    short = replace(family.writing_short, case=replace(family.case, takes_one_kind=False))
+    prompt = family.prompt("What?", videos=1, images=1)
+    media: dict[str, Any] = {"videos": [make_video(0)], "images": [SMALL]}
+    inputs = short.processed([prompt], media, retention_ratio=1.0)
+    assert inputs.pop("num_kept_video_tokens").tolist() == [72]
+    answer = family.model.generate(**inputs, compression_rounding=rounding, **GREEDY)
+    of_text = family.inputs(prompt, **media)
+    assert torch.equal(inputs["mm_token_type_ids"], of_text["mm_token_type_ids"])
+    assert torch.equal(answer, family.model.generate(**of_text, compression_rounding=rounding, **GREEDY))
+    if rounding == "exact":
+        embeddings, _ = compressed_embeddings(family, of_text, RETENTION_RATIO)
+        expected = family.stock(inputs_embeds=embeddings).logits[:, -1]
+        torch.testing.assert_close(family.model(**inputs).logits[:, -1], expected, rtol=0, atol=1e-5)
 
 
 def test_beams_of_prompts_that_all_have_images_equal_those_of_each_alone(family: Family) -> None:
@@ -88,7 +95,8 @@ def test_beams_of_prompts_that_all_have_images_equal_those_of_each_alone(family:
     beams = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 1, "do_sample": False}
 
     def first_scores(some: slice) -> torch.Tensor:
-        inputs = as_processed(family, (texts[some], {"videos": videos[some], "images": images[some]}))
+        prompts = [text.replace(IMAGE, family.processor.image_token) for text in texts[some]]
+        inputs = family.inputs(*prompts, videos=videos[some], images=images[some])
         return family.model.generate(**inputs, **beams, output_scores=True, return_dict_in_generate=True).scores[0]
 
     alone = torch.cat([first_scores(slice(0, 1)), first_scores(slice(1, 2))])
@@ -111,57 +119,19 @@ def test_at_ratio_1_the_processors_outputs_are_the_parents_bit_for_bit(family: F
     assert all(map(torch.equal, ours.logits, theirs.logits))
 
 
-def test_a_conversation_goes_on_with_the_processors_outputs(family: Family) -> None:
+def test_at_ratio_1_a_conversation_with_the_processors_outputs_is_the_parents(family: Family) -> None:
     """The whole conversation is passed, with the pixels of the new turn alone."""
-    greedy: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False, "return_dict_in_generate": True}
     first = as_processed(family, ([f"{VIDEO}\nWhat?"], {"videos": [make_video(0)]}))
     second = as_processed(family, ([f"{IMAGE}\n{VIDEO}\nAnd?"], {"videos": [make_video(1)], "images": [SMALL]}))
-    for ratio in (RETENTION_RATIO, 1.0):
-        out = family.model.generate(**first, **greedy)
+
+    def answers(model: Any, **ratio: float) -> torch.Tensor:
+        settings = GREEDY | ratio | {"return_dict_in_generate": True}
+        out = model.generate(**first, **settings)
         conversation = torch.cat([out.sequences, second["input_ids"]], dim=1)
-        of_turns = [tile for turn in (first, second) for tile in tiles_in(turn["pixel_values"])]
-        pixels = as_pixels(family.stock.config, of_turns)["pixel_values"]
-        again = {"past_key_values": out.past_key_values, "retention_ratio": ratio}
-        continued = family.model.generate(conversation, pixel_values=second["pixel_values"], **greedy, **again)
-        if ratio == RETENTION_RATIO:
-            whole = family.model.generate(conversation, pixel_values=pixels, **greedy)
-            assert torch.equal(continued.sequences, whole.sequences)
-        assert continued.past_key_values.get_seq_length() < conversation.shape[1]
+        turn = {"pixel_values": second["pixel_values"], "past_key_values": out.past_key_values}
+        return model.generate(conversation, **turn, **settings).sequences
 
-
-smolvlm = only(lambda family: family.takes_one_kind)  # its processor pads the images of a prompt
-
-
-@smolvlm
-def test_frames_of_which_pixels_are_hidden_are_refused(family: Family) -> None:
-    inputs = as_processed(family, ([f"{VIDEO}\nWhat?"], {"videos": [make_video(0)]}))
-    inputs["pixel_attention_mask"][0, 3, :, 60:] = 0
-    with pytest.raises(ValueError, match="`pixel_attention_mask` hides pixels of frames"):
-        family.model(**inputs)
-    assert torch.equal(family.model(**inputs, retention_ratio=1.0).logits, family.stock(**inputs).logits)
-
-
-@smolvlm
-def test_pixels_of_another_shape_than_their_mask_are_refused(family: Family) -> None:
-    inputs = family.processed_video()
-    for name in ("pixel_values", "pixel_attention_mask"):
-        for bad in (inputs[name][:, :-1], inputs[name][0], torch.cat([inputs[name]] * 2)):
-            with pytest.raises(ValueError, match=r"`pixel_values` has shape .* and `pixel_attention_mask` .*"):
-                family.model(**inputs | {name: bad})
-
-
-@smolvlm
-def test_videos_of_different_lengths_may_share_a_call(family: Family) -> None:
-    """The processor pads the shorter one's frames with zeros."""
-    videos = [make_video(0), make_video(1, num_frames=3)]
-    prompts = [f"{VIDEO}What?", f"{VIDEO}And who is there?"]
-    inputs = as_processed(family, (prompts, {"videos": videos}))
-    assert len(inputs["pixel_values"].flatten(0, 1)) == 16
-    together = family.model(**inputs).logits[:, -1]
-    for row, video in enumerate(videos):
-        prompt = inputs["input_ids"][row][inputs["attention_mask"][row].bool()]
-        alone = family.model(prompt[None], pixel_values=inputs["pixel_values"][row, None, : len(video)]).logits[0, -1]
-        torch.testing.assert_close(together[row], alone, rtol=0, atol=1e-5)
+    assert torch.equal(answers(family.model, retention_ratio=1.0), answers(family.untouched_stock()))
 
 
 # -- the text before frames ------------------------------------------------------------------------------------------
@@ -169,7 +139,7 @@ def test_videos_of_different_lengths_may_share_a_call(family: Family) -> None:
 IMG, END, CONTEXT, LINE, WORD, SPACED, COLON, SPACE = 151665, 151666, 151667, 198, 4369, 16321, 25, 220
 
 
-def frame(number: int, word: int = WORD, tokens: int = 4) -> list[int]:
+def frame(number: int, word: int = WORD, tokens: int = 256) -> list[int]:
     digits = [15 + int(digit) for digit in str(number)]  # "0" has the id 15
     return [word, *digits, COLON, SPACE, IMG, *[CONTEXT] * tokens, END]
 
@@ -178,26 +148,28 @@ def joined(*parts: list[int]) -> list[int]:
     return [token for part in parts for token in [*part, LINE]][:-1]
 
 
+def shows_frames(config: Any, ids: list[int]) -> bool:
+    return FrameImagesModelMixin._shows_frames(cast(Any, SimpleNamespace(config=config)), ids)
+
+
 @pytest.mark.parametrize(
-    ("ids", "lengths"),
+    ("ids", "expected"),
     [
-        (joined(*(frame(number) for number in range(1, 13))), [12]),
-        (joined(frame(1), frame(2), frame(1), frame(1), frame(2)), [2, 1, 2]),
-        (joined(frame(1, SPACED)), [1]),
-        (joined(frame(1, word=7), frame(2)), [2]),  # the word is part of a longer token, as in "(Frame"
-        (joined(frame(1, word=7), frame(2, word=7)), []),  # "Image1: " and "Image2: "
-        (joined(frame(2), frame(3)), []),  # no first one
-        (joined(frame(1), [7], frame(2)), [1]),  # something stands between
-        (joined(frame(1, tokens=8), frame(2)), []),  # an image in two tiles
-        (joined(frame(1), frame(2, tokens=8), frame(3)), [1]),
-        ([CONTEXT] * 4, []),
-        ([], []),
+        (joined(*(frame(number) for number in range(1, 13))), True),
+        (joined(frame(1)), True),
+        (joined(frame(1, SPACED)), True),
+        (joined(frame(1, word=7), frame(2)), True),  # the word is part of a longer token, as in "(Frame"
+        (joined(frame(1, tokens=512), frame(2)), True),
+        (joined(frame(1, word=7), frame(2, word=7)), False),  # "Image1: " and "Image2: "
+        (joined(frame(7)), False),
+        (joined(frame(1, tokens=512)), False),  # an image in two tiles
+        ([CONTEXT] * 4, False),
+        ([], False),
     ],
 )
-def test_frames_are_found_in_qwens_vocabulary(ids: list[int], lengths: list[int]) -> None:
-    videos = list(NumberedFrames([list(mark) for mark in KNOWN_FRAME_MARKS[CONTEXT]]).videos_of(ids, 4, CONTEXT))
-    assert [len(video) for video in videos] == lengths
-    assert all(ids[at] == CONTEXT for video in videos for run in video for at in run)
+def test_frames_are_found_in_qwens_vocabulary(ids: list[int], expected: bool) -> None:
+    config = VidCom2InternVLConfig(image_token_id=CONTEXT)
+    assert (config.tokens_per_tile, shows_frames(config, ids)) == (256, expected)
 
 
 FAKE, GLOBAL, ROW, IMG49190 = 49189, 49152, 49153, 49190
@@ -209,22 +181,21 @@ def timed(time: str, opening: int = GLOBAL, line: list[int] = FRAME_FROM) -> lis
 
 
 @pytest.mark.parametrize(
-    ("parts", "lengths"),
+    ("parts", "expected"),
     [
-        ([timed("00:00:"), timed("00:01:"), timed("100:59:")], [3]),
-        ([[30, 198], timed("00:00:"), [198, 198, 30, 198], timed("00:00:")], [1, 1]),
-        ([timed("00:00:"), [FAKE, GLOBAL, *[IMG49190] * 4, FAKE], timed("00:01:")], [1, 1]),  # an image between
-        ([timed("00:00:", ROW), timed("00:00:")], [1]),  # a tile of an image that is in several
-        ([timed("00:00:", line=[9967, 429, 216])], []),  # not at the beginning of a line
-        ([timed("")], []),  # no time
-        ([[198, 9967, 429, 260, FAKE, GLOBAL, *[IMG49190] * 4, FAKE]], []),  # "Frame from the"
-        ([], []),
+        ([timed("00:00:"), timed("00:01:"), timed("100:59:")], True),
+        ([[30, 198], timed("00:00:")], True),
+        ([timed("00:00:", ROW), timed("00:00:")], True),
+        ([timed("00:00:", ROW)], False),  # a tile of an image that is in several
+        ([timed("00:00:", line=[9967, 429, 216])], False),  # not at the beginning of a line
+        ([timed("")], False),  # no time
+        ([[198, 9967, 429, 260, FAKE, GLOBAL, *[IMG49190] * 4, FAKE]], False),  # "Frame from the"
+        ([], False),
     ],
 )
-def test_frames_are_found_in_smollm2s_vocabulary(parts: list[list[int]], lengths: list[int]) -> None:
-    ids = [token for part in parts for token in part]
-    marks = [list(mark) for mark in of_smolvlm.KNOWN_FRAME_MARKS[IMG49190]]
-    assert [len(video) for video in TimedFrames(marks).videos_of(ids, 4, IMG49190)] == lengths
+def test_frames_are_found_in_smollm2s_vocabulary(parts: list[list[int]], expected: bool) -> None:
+    config = vidcom2.VidCom2SmolVLMConfig(image_token_id=IMG49190)
+    assert shows_frames(config, [token for part in parts for token in part]) is expected
 
 
 def test_marks_are_known_where_a_tokenizer_joins_lines_and_digits() -> None:
@@ -235,11 +206,12 @@ def test_marks_are_known_where_a_tokenizer_joins_lines_and_digits() -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n+|\d{1,2}| ?[A-Za-z]+|."), "isolated")
     tokenizer.add_special_tokens([of_smolvlm.AROUND, of_smolvlm.OPENING, "<image>"])
     joining = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-    marks = vidcom2.VidCom2SmolVLMConfig.marks_of(joining)
+    config = vidcom2.VidCom2SmolVLMConfig(image_token_id=joining.convert_tokens_to_ids("<image>"))
+    config.read_tokenizer(joining)
     opened = f"{of_smolvlm.AROUND}{of_smolvlm.OPENING}{'<image>' * 4}{of_smolvlm.AROUND}"
-    ids = joining(f" video.\n\nFrame from 00:59:{opened}\nFrame from 01:07:{opened}").input_ids
-    (video,) = TimedFrames(marks).videos_of(ids, 4, joining.convert_tokens_to_ids("<image>"))
-    assert len(video) == 2
+    for text in (" video.\n\nFrame from 00:59:", "\nFrame from 01:07:"):
+        assert shows_frames(config, joining(f"{text}{opened}").input_ids)
+    assert not shows_frames(config, joining(f"\nFrame from{opened}").input_ids)
 
 
 @pytest.fixture
@@ -270,7 +242,8 @@ def test_an_unknown_tokenizer_is_refused_until_its_marks_are_set(family: Family,
     ours = unknown(**text, retention_ratio=1.0, past_key_values=DynamicCache())
     assert torch.equal(unknown(**turn, retention_ratio=1.0, past_key_values=ours.past_key_values).logits, expected)
     unknown.config.read_tokenizer(family.processor.tokenizer)
-    assert not torch.equal(unknown(**inputs).logits, unknown(**inputs, retention_ratio=1.0).logits)
+    with pytest.raises(ValueError, match="frames of a video"):
+        unknown(**inputs)
     known = unknown.config.frame_marks
     stock = family.case.stock_class.from_pretrained(family.folder)
     stock.config.frame_marks = None
@@ -287,15 +260,11 @@ def test_the_marks_of_a_tokenizer_that_puts_a_space_before_a_text_are_those_of_a
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     tokenizer.add_special_tokens(special)
     llama = PreTrainedTokenizerFast(tokenizer_object=tokenizer, extra_special_tokens=dict(zip(INTERNVL_NAMES, special)))
-    config = VidCom2InternVLConfig()
+    config = VidCom2InternVLConfig(image_token_id=llama.convert_tokens_to_ids("<IMG_CONTEXT>"))
     config.read_tokenizer(llama)
-    frames = "\n".join(f"Frame{i}: <img>{'<IMG_CONTEXT>' * 4}</img>" for i in range(1, 13))
-    for before in ("user\n", "user: ", "</img>"):
-        ids = llama(before + frames, add_special_tokens=False).input_ids
-        marks = config.known_frame_marks
-        assert marks is not None
-        (video,) = NumberedFrames(marks).videos_of(ids, 4, llama.convert_tokens_to_ids("<IMG_CONTEXT>"))
-        assert len(video) == 12
+    for before in ("user\nFrame1: ", "user: Frame1: ", "</img>Frame1: ", "</img>\nFrame2: "):
+        ids = llama(f"{before}<img>{'<IMG_CONTEXT>' * 4}</img>", add_special_tokens=False).input_ids
+        assert shows_frames(config, ids)
 
 
 def test_what_does_not_fit_or_cannot_be_compressed_is_refused(family: Family) -> None:
@@ -306,13 +275,14 @@ def test_what_does_not_fit_or_cannot_be_compressed_is_refused(family: Family) ->
     encoded = rest | {
         "mm_encoder_outputs": {"image": family.stock.get_image_features(pixel_values=inputs["pixel_values"])}
     }
-    too_few = rest | as_pixels(family.stock.config, tiles_in(inputs["pixel_values"])[1:])
+    untyped = family.inputs(family.prompt("?", videos=1, images=1), videos=[make_video(0)], images=[SMALL])
+    untyped.pop("mm_token_type_ids")
     with pytest.raises(ValueError, match="`inputs_embeds` cannot be passed with frames of videos"):
         family.model(**embeddings)
     for call in (family.model, family.model.generate):
-        with pytest.raises(ValueError, match="72 of them of frames, but `pixel_values` holds 7 rows of 9 tokens"):
-            call(**too_few)
-        with pytest.raises(ValueError, match=r"`mm_encoder_outputs\['image'\]` holds frames of 1 videos"):
+        with pytest.raises(ValueError, match="`mm_token_type_ids` is missing"):
+            call(**untyped)
+        with pytest.raises(ValueError, match="frames of a video"):
             call(**encoded)
     stock = family.case.stock_class.from_pretrained(family.folder).eval()
     for given in (embeddings, encoded):

@@ -17,8 +17,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 def test_a_family_may_recognize_its_placeholders_in_its_own_way(family: Family) -> None:
     inputs, model = family.one_video(), family.load()
-    assert torch.equal(model.model.is_video(inputs["input_ids"]), video_places(model.config, inputs["input_ids"]))
-    model.model.kinds = torch.zeros_like
+    kinds = model.model.kinds(inputs["input_ids"], inputs)
+    assert torch.equal(kinds == 2, video_places(model.config, inputs["input_ids"]))
+    model.model.kinds = lambda tokens, inputs=None: torch.zeros_like(tokens)
     for call in (model, model.generate):
         with pytest.raises(ValueError, match=r"hold \[0\] video placeholders, but there are videos of"):
             call(**inputs)

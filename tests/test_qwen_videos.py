@@ -125,7 +125,7 @@ def test_the_end_mark_of_a_video_in_a_text_moves_no_placeholder(family: Family) 
     mark = family.model.config.video_end_token_id
     for prompt, marks, videos in ((inputs, 2, 1), (before, 2, 1), (turns, 4, 2)):
         assert int((prompt["input_ids"] == mark).sum()) == marks
-        is_video = family.model.model.is_video(prompt["input_ids"])
+        is_video = family.model.model.kinds(prompt["input_ids"]) == 2
         assert torch.equal(is_video, prompt["input_ids"] == family.model.config.image_token_id)
         assert int(is_video.sum()) == videos * family.case.video_tokens(8)
         family.model.generate(**prompt, max_new_tokens=1)

@@ -110,7 +110,8 @@ def with_numbers_of_frames(config: Any, inputs: BatchFeature) -> BatchFeature:
 
 
 def split_pixels(config: PreTrainedConfig, inputs: BatchFeature) -> BatchFeature:
-    """Take the frames of videos out of `pixel_values`, into `pixel_values_videos` and `num_frames`."""
+    """Take the frames of videos out of `pixel_values`, into `pixel_values_videos` and `num_frames`, and tell which
+    tokens are theirs, as this project's processor does."""
     if config.model_type == "minicpmv4_6":
         return with_numbers_of_frames(config, inputs)
     firsts = [is_first for prompt in inputs["input_ids"] for is_first, _ in frames_in(config, prompt)]
@@ -127,7 +128,14 @@ def split_pixels(config: PreTrainedConfig, inputs: BatchFeature) -> BatchFeature
     if by_kind[False]:
         inputs |= as_pixels(config, by_kind[False])
     inputs["pixel_values_videos"], inputs["num_frames"] = torch.stack(by_kind[True]), torch.tensor(lengths)
+    inputs["mm_token_type_ids"] = frame_types(config, inputs["input_ids"])
     return inputs
+
+
+def frame_types(config: PreTrainedConfig, input_ids: Tensor) -> Tensor:
+    """Return the types of tokens: 2 for frames, 1 for images, 0 for all others."""
+    is_frame = torch.stack([frame_places(config, prompt) for prompt in input_ids])
+    return (input_ids == config.image_token_id).long().masked_fill(is_frame, 2)
 
 
 def by_prompt(prompts: list[str], token: str, media: list) -> list[list]:
@@ -146,7 +154,8 @@ class TakesVideos:
         return outputs
 
     def _joined(self: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        frames, _ = (kwargs.pop(name, None) for name in ("pixel_values_videos", "num_frames"))
+        names = ("pixel_values_videos", "num_frames", "mm_token_type_ids")
+        frames, *_ = (kwargs.pop(name, None) for name in names)
         if frames is None:
             return kwargs
         return kwargs | joined_pixels(self.config, kwargs, kwargs.get("pixel_values"), frames)

@@ -1,12 +1,13 @@
 """What families share whose parent takes a video's frames for images: a frame is a row of `pixel_values`, like a tile.
 
 This project's processor passes frames as a video, as in other families: `pixel_values_videos`, with `num_frames` of
-each video. In the prompt of a stock processor the text tells which rows are frames (`frame_marks.py`), and here they
-are taken out of `pixel_values`. The features of frames and images are joined again, in the order of the prompt, before
-the parent sees them.
+each video, and says which placeholders are theirs. The features of frames and images are joined again, in the order of
+the prompt, before the parent sees them. A stock processor passes frames among images. If they are to be compressed,
+that is refused: the text of the prompt tells that there are some.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from math import isqrt
 from typing import Any
 
@@ -16,12 +17,12 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.compression_settings import NUM_KEPT, CompressionSettings
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, VideoFrames
-from ..hosting.in_transformers import CACHE, ParentModel, check_frame_size, check_tensors, without, without_token_types
+from ..hosting.in_transformers import CACHE, ParentModel, check_frame_size, without, without_token_types
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.prompt_compression import TEXT, VIDEO, Encode, VidCom2ModelMixin
-from .frame_marks import FrameMarks
+from ..prompt.prompt_compression import IMAGE, VIDEO, Encode, VidCom2ModelMixin, video_id_of
 
 VIDEO_ARGUMENTS = ("pixel_values_videos", "num_frames")
+TEXT_BEFORE_A_FRAME = 32  # more tokens than a stock processor writes there
 
 
 class FramesAndImages(BaseModelOutputWithPooling):
@@ -86,7 +87,7 @@ class VideosAsImages(ParentModel):
             )
         if inputs.get("pixel_values") is not None:
             encoded["image"] = self._encode(self.get_image_features, inputs)
-        is_video = self.is_video(input_ids)
+        is_video = input_ids == video_id_of(self.config)
         input_ids = input_ids.masked_fill(is_video, self.config.image_token_id)
         of_frame = is_video[input_ids == self.config.image_token_id]
         kinds = {True: list(video.pooler_output), False: list(getattr(encoded.get("image"), "pooler_output", ()))}
@@ -116,7 +117,7 @@ class HeadOfVideosAsImages(ParentModel):
         num_cached = 0 if cache is None else int(cache.get_seq_length())
         joined = self.model.joined_features(None if ids is None else ids[:, num_cached:], arguments)
         if ids is not None:
-            arguments["input_ids"] = ids.masked_fill(ids == self.model.video_id, self.config.image_token_id)
+            arguments["input_ids"] = ids.masked_fill(ids == video_id_of(self.config), self.config.image_token_id)
         if joined:
             # An entry for each token, since the parent repeats those of a prompt for its beams.
             image = joined["mm_encoder_outputs"]["image"]
@@ -130,124 +131,86 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
     among the bases."""
 
     video_arguments = VIDEO_ARGUMENTS
-    parent_knows_videos = False
     frames_stand_apart = True
-    marks_class: type[FrameMarks]  # how the processor marks frames
 
     # -----------------------------------------------------------------------------------------------------------------
-    # Which rows and placeholders are frames
+    # Which placeholders are frames
     # -----------------------------------------------------------------------------------------------------------------
 
-    def kinds(self, input_ids: Tensor) -> Tensor:
-        """Return what each token stands for. A frame's tokens have the id of images, and the text before them tells
-        that they are a frame's."""
-        kinds = super().kinds(input_ids)
-        if self._marks is None or not input_ids.numel() or (kinds == VIDEO).any():
+    def kinds(self, tokens: Tensor, inputs: dict[str, Any] | None = None) -> Tensor:
+        """Return what each new token stands for. A frame's tokens have the id of images, and this project's processor
+        says in `mm_token_type_ids` which they are."""
+        inputs, kinds = inputs or {}, super().kinds(tokens, inputs)
+        types = inputs.get("mm_token_type_ids")
+        if types is None and _has(inputs, "video") and not (kinds == VIDEO).any():
+            if _has(inputs, "image"):
+                raise ValueError(
+                    "`mm_token_type_ids` is missing, which says which placeholders are those of frames, and which "
+                    "those of images. Pass it as this project's processor returned it."
+                )
+            return kinds.masked_fill(kinds == IMAGE, VIDEO)
+        if types is None:
             return kinds
-        return self._with_frames(kinds, self._videos_of(input_ids))
-
-    def _with_frames(self, kinds: Tensor, videos_of_prompts: Sequence[Sequence[Sequence[range]]]) -> Tensor:
-        found = kinds.cpu().view(-1, kinds.shape[-1])
-        for prompt, videos in zip(found, videos_of_prompts):
-            for frame in (frame for video in videos for frame in video):
-                prompt[frame.start : frame.stop] = VIDEO
-        return found.view(kinds.shape).to(kinds.device)
-
-    @property
-    def _marks(self) -> FrameMarks | None:
-        marks = self.config.known_frame_marks
-        return None if marks is None else self.marks_class(marks)
-
-    def _videos_of(self, input_ids: Tensor) -> list[list[list[range]]]:
-        """Return for each prompt where the placeholders of each frame of its videos are."""
-        marks, of_frame = self._marks, self.config.tokens_per_tile
-        if marks is None:
-            return []
-        prompts = input_ids.reshape(-1, input_ids.shape[-1]).tolist()
-        return [list(marks.videos_of(prompt, of_frame, self.config.image_token_id)) for prompt in prompts]
+        # The tokens before those of a turn are the end of the last answer.
+        types = nn.functional.pad(torch.as_tensor(types), (max(0, tokens.shape[1] - types.shape[1]), 0))
+        return types[:, -tokens.shape[1] :].to(tokens.device, torch.int32)
 
     def with_videos(self, inputs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
-        """Return the arguments of a call with the frames of `pixel_values` in `pixel_values_videos`.
-
-        They stay where they are if the parent answers the call from the start. So it encodes frames and images
-        together, as the stock class does.
+        """Return the arguments of a call as they are.
 
         Raises:
-            ValueError: if it is not known how frames are marked, if the placeholders do not fit the pixels, or if
-                frames that are to be compressed are encoded already.
+            ValueError: if frames that are to be compressed are among its images, as a stock processor passes them, or
+                if this cannot be told.
         """
-        input_ids, pixels, cache = (inputs.get(name) for name in ("input_ids", "pixel_values", CACHE))
-        encoded = inputs.get("mm_encoder_outputs") or {}
-        given = [inputs.get("pixel_values_videos"), encoded.get("video")]
-        has_videos = any(each is not None for each in given)
-        if input_ids is None and settings.may_drop and (has_videos or pixels is not None):
+        input_ids, images = inputs.get("input_ids"), (inputs.get("mm_encoder_outputs") or {}).get("image")
+        has_videos = _has(inputs, "video")
+        may_have_frames = settings.may_drop and not isinstance(images, FramesAndImages)
+        if not may_have_frames or not (has_videos or _has(inputs, "image")):
+            return inputs
+        if input_ids is None:
             raise ValueError(
                 "`inputs_embeds` cannot be passed with frames of videos, or with `pixel_values`, which may hold some: "
                 "frames are found by the tokens before them. Pass `input_ids`, or `retention_ratio=1.0` without a "
                 "budget."
             )
-        if has_videos or input_ids is None or isinstance(encoded.get("image"), FramesAndImages):
+        if has_videos:  # This project's processor tells them apart.
             return inputs
-        is_first = cache is None or cache.get_seq_length() == 0
-        if (pixels is None and encoded.get("image") is None) or (is_first and not settings.may_drop):
-            return inputs
-        check_tensors(inputs)
-        if self._marks is None:
-            if not settings.may_drop:
-                return inputs
+        if self.config.known_frame_marks is None:
             raise ValueError(
                 f"`pixel_values` may hold frames of videos, but it is not known how this checkpoint's tokenizer marks "
                 f"them: `image_token_id` {self.config.image_token_id} is none of a released one. Load it with "
                 "`vidcom2.load`, or call `model.config.read_tokenizer(processor.tokenizer)`."
             )
-        videos_of_prompts = self._videos_of(input_ids)
-        lengths = [len(video) for videos in videos_of_prompts for video in videos]
-        if not lengths:
-            return inputs
-        if pixels is None:
+        if any(map(self._shows_frames, input_ids.tolist())):
             raise ValueError(
-                f"`mm_encoder_outputs['image']` holds frames of {len(lengths)} videos, which are to be compressed. "
-                "Pass `pixel_values`, or `retention_ratio=1.0` without a budget."
+                "The prompt holds frames of a video, which its processor passes as images, so they cannot be "
+                "compressed. Write it with this project's processor: `vidcom2.apply(model, processor=processor)`, or "
+                "pass `retention_ratio=1.0` without a budget. Where the number of tokens depends on what a video shows "
+                f"(`compression_rounding='ceil'`), it writes all with `retention_ratio=1.0`: leave out `{NUM_KEPT}`."
             )
-        of_tile = self.config.tokens_per_tile
-        kinds = self._with_frames(super().kinds(input_ids), videos_of_prompts)
-        of_frame = kinds[kinds > TEXT] == VIDEO
-        is_frame = of_frame[::of_tile]
-        tiles = self.tiles_of(inputs)
-        num_tiles = len(tiles["pixel_values"])
-        if not torch.equal(of_frame, is_frame.repeat_interleave(of_tile)) or len(is_frame) != num_tiles:
-            raise ValueError(
-                f"The prompts hold {len(of_frame)} placeholders of images and frames, {int(of_frame.sum())} of them of "
-                f"frames, but `pixel_values` holds {num_tiles} rows of {of_tile} tokens each. Build both with the "
-                "checkpoint's processor, and don't truncate the prompt."
-                + ("" if is_first else " Images and videos of earlier turns are in the KV cache: leave them out.")
-            )
-        is_frame = is_frame.to(pixels.device)
-        frames = {name: rows[is_frame] for name, rows in tiles.items()}
-        images = {name: rows[~is_frame] for name, rows in tiles.items()}
-        mask = frames.get("pixel_attention_mask")
-        if mask is not None and not mask.all():
-            raise ValueError(
-                "`pixel_attention_mask` hides pixels of frames, but must be 1 at all pixels of a video. Leave the "
-                "processor's `do_resize=True`, which makes each frame a square of the same size, or pass "
-                "`retention_ratio=1.0` without a budget."
-            )
-        return (
-            without(inputs, tiles)
-            | ({} if is_frame.all() else self.arguments_of_tiles(images))
-            | {"pixel_values_videos": frames["pixel_values"]}
-            | {"num_frames": torch.tensor(lengths, device=pixels.device)}
-        )
+        return inputs
+
+    def _shows_frames(self, prompt: list[int]) -> bool:
+        """Return whether the text before images of a prompt is that of frames. Those in several tiles are none."""
+        end = 0
+        for is_placeholder, run in groupby(prompt, lambda token: token == self.config.image_token_id):
+            start, end = end, end + len(list(run))
+            is_one_tile = is_placeholder and end - start < 2 * self.config.tokens_per_tile
+            if is_one_tile and self.config.opens_a_frame(prompt[max(0, start - TEXT_BEFORE_A_FRAME) : start]):
+                return True
+        return False
 
     def with_token_types(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments without types, which the parent does not take."""
         return without_token_types(inputs)
 
-    def _with_all_features(self, inputs: dict[str, Any], overrides: dict[str, Any], encode: Encode) -> dict[str, Any]:
+    def _with_all_features(
+        self, inputs: dict[str, Any], kinds: Tensor | None, overrides: dict[str, Any], encode: Encode
+    ) -> dict[str, Any]:
         """Return a call's arguments as in `VidCom2ModelMixin`. If no token can be dropped, frames are still among
         images, and are encoded with them. The features are marked as such, since the steps of `generate` do not know
         the ratio of the call."""
-        inputs = super()._with_all_features(inputs, overrides, encode)
+        inputs = super()._with_all_features(inputs, kinds, overrides, encode)
         image: Any = (inputs.get("mm_encoder_outputs") or {}).get("image")
         if inputs.get("pixel_values") is None and image is None:
             return inputs
@@ -260,11 +223,6 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         }
         return without(inputs, ("pixel_values",)) | {"mm_encoder_outputs": encoded}
 
-    def tiles_of(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
-        """Return a call's arguments for the pixels of images and frames, with a row for each tile, as the prompt shows
-        them."""
-        return {"pixel_values": inputs["pixel_values"]}
-
     def arguments_of_tiles(self, tiles: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the arguments by which the parent takes these tiles."""
         return tiles
@@ -274,21 +232,6 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         # They have the shape of the parent's, if they fill whole rows.
         of_row = self.config.tokens_per_tile if len(tokens) % self.config.tokens_per_tile == 0 else len(tokens)
         return tokens.unflatten(0, (-1, of_row))
-
-    def kinds_of(self, tokens: Tensor, inputs: dict[str, Any]) -> Tensor:
-        """Return what each new token stands for. This project's processor says in `mm_token_type_ids` what is a
-        frame's."""
-        if inputs.get(NUM_KEPT) is None:
-            return super().kinds_of(tokens, inputs)
-        types = inputs.get("mm_token_type_ids")
-        if types is None:
-            raise ValueError(
-                "`mm_token_type_ids` is missing, which says which placeholders are those of frames. Pass it as the "
-                "processor returned it."
-            )
-        # The tokens before those of a turn are the end of the last answer.
-        types = nn.functional.pad(types, (max(0, tokens.shape[1] - types.shape[1]), 0))
-        return types[:, -tokens.shape[1] :].to(torch.int32)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Encoding
@@ -325,6 +268,12 @@ class FrameImagesGenerationMixin(VidCom2GenerationMixin, HeadOfVideosAsImages):
     ) -> VidCom2VideoFeatures:
         """Return what the inner model does."""
         return self.model.get_video_features(pixel_values_videos=pixel_values_videos, num_frames=num_frames, **kwargs)
+
+
+def _has(inputs: dict[str, Any], kind: str) -> bool:
+    """Return whether a call has pixels or features of images (`"image"`) or of videos (`"video"`)."""
+    pixels = inputs.get({"image": "pixel_values", "video": "pixel_values_videos"}[kind])
+    return pixels is not None or (inputs.get("mm_encoder_outputs") or {}).get(kind) is not None
 
 
 def lengths_of(pixel_values_videos: Tensor, num_frames: Tensor | None) -> list[int]:

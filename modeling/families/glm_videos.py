@@ -22,9 +22,9 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
 
     frames_stand_apart = True
 
-    def kinds(self, input_ids: Tensor) -> Tensor:
+    def kinds(self, tokens: Tensor, inputs: dict[str, Any] | None = None) -> Tensor:
         """Return what each token stands for. A video's tokens have the id of images, between the marks of a video."""
-        kinds = super().kinds(input_ids)
+        kinds, input_ids = super().kinds(tokens, inputs), self.ids_of(tokens)
         places = torch.arange(input_ids.shape[-1], device=input_ids.device)
         marks = [input_ids == mark for mark in (self.config.video_start_token_id, self.config.video_end_token_id)]
         # where the last mark was, since a text may have an end without a beginning
@@ -46,8 +46,7 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
         Raises:
             ValueError: if their numbers do not fit the features.
         """
-        if input_ids is None:
-            input_ids = self.ids_like(inputs_embeds)
+        input_ids = self.ids_of(inputs_embeds if input_ids is None else input_ids)
         image, other = self.config.image_token_id, self.config.video_token_id
         kinds = self.kinds(input_ids)
         of_images, of_videos = self.distinct_ids(input_ids, kinds), torch.where(kinds == VIDEO, image, other)

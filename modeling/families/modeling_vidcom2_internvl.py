@@ -7,7 +7,6 @@ from transformers import InternVLForConditionalGeneration, InternVLModel
 
 from ...configuration.configuration_vidcom2_internvl import VidCom2InternVLConfig
 from .frame_images import FrameImagesGenerationMixin, FrameImagesModelMixin
-from .frame_marks import NumberedFrames
 
 
 class VidCom2InternVLModel(FrameImagesModelMixin, InternVLModel):
@@ -15,15 +14,14 @@ class VidCom2InternVLModel(FrameImagesModelMixin, InternVLModel):
 
     Modifications:
         - `get_video_features`, which the parent does not have, returns the kept tokens of each video.
-        - `forward` takes the frames of videos out of `pixel_values`, and leaves dropped tokens out of a stock prompt.
-          "Frame1: " and the marks around a frame are structure, and stay even if the frame keeps nothing.
-        - it also takes frames as `pixel_values_videos`, with `num_frames` of each video.
+        - `forward` takes frames as `pixel_values_videos`, with `num_frames` of each video, as this project's processor
+          passes them. It refuses them among `pixel_values`, unless all tokens stay. "Frame1: " and the marks around a
+          frame are structure, and stay even if the frame keeps nothing.
 
     All tokens of a frame (16 × 16 in the released checkpoints) are scored. Images stay whole.
     """
 
     config: VidCom2InternVLConfig
-    marks_class = NumberedFrames
 
 
 class VidCom2InternVLForConditionalGeneration(FrameImagesGenerationMixin, InternVLForConditionalGeneration):
@@ -31,7 +29,7 @@ class VidCom2InternVLForConditionalGeneration(FrameImagesGenerationMixin, Intern
 
     Modifications:
         - the inner `model` is a `VidCom2InternVLModel`.
-        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
+        - `forward` and `generate` run short prompts, and take settings for one call.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
     """

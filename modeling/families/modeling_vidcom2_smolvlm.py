@@ -3,14 +3,11 @@
 What the family shares with others is in `frame_images.py`.
 """
 
-from typing import Any
-
 from torch import Tensor
 from transformers import SmolVLMForConditionalGeneration, SmolVLMModel
 
 from ...configuration.configuration_vidcom2_smolvlm import VidCom2SmolVLMConfig
 from .frame_images import FrameImagesGenerationMixin, FrameImagesModelMixin
-from .frame_marks import TimedFrames
 
 
 class VidCom2SmolVLMModel(FrameImagesModelMixin, SmolVLMModel):
@@ -18,30 +15,14 @@ class VidCom2SmolVLMModel(FrameImagesModelMixin, SmolVLMModel):
 
     Modifications:
         - `get_video_features`, which the parent does not have, returns the kept tokens of each video.
-        - `forward` takes the frames of videos out of `pixel_values`, and leaves dropped tokens out of a stock prompt.
-          The line that introduces a video, "Frame from 00:01:" and the marks around a frame are structure, and stay
-          even if the frame keeps nothing.
-        - it also takes frames as `pixel_values_videos`, with `num_frames` of each video.
+        - `forward` takes frames as `pixel_values_videos`, with `num_frames` of each video, as this project's processor
+          passes them. It refuses them among `pixel_values`, unless all tokens stay. The line that introduces a video,
+          "Frame from 00:01:" and the marks around a frame are structure, and stay even if the frame keeps nothing.
 
     All tokens of a frame (9 × 9 or 8 × 8 in the released checkpoints) are scored. Images stay whole.
     """
 
     config: VidCom2SmolVLMConfig
-    marks_class = TimedFrames
-
-    def tiles_of(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the tiles of all prompts without those that pad a prompt, which are zero, as the parent does."""
-        given = {name: inputs.get(name) for name in ("pixel_values", "pixel_attention_mask")}
-        pixels, mask = (None if each is None else tuple(each.shape) for each in given.values())
-        if pixels is None or len(pixels) != 5 or mask not in (None, (*pixels[:2], *pixels[3:])):
-            raise ValueError(
-                f"`pixel_values` has shape {pixels} and `pixel_attention_mask` {mask}, but they must be (prompts, "
-                "tiles, channels, height, width), and the same without channels. Pass them as the processor returned "
-                "them."
-            )
-        tiles = {name: rows.flatten(0, 1) for name, rows in given.items() if rows is not None}
-        is_tile = (tiles["pixel_values"] != 0).flatten(1).any(dim=1)
-        return {name: rows[is_tile.to(rows.device)] for name, rows in tiles.items()}
 
     def features_of_tiles(self, tokens: Tensor) -> Tensor:
         # Transformers 5.19 fills the placeholders in blocks of as many tokens, which those of a short prompt are not:
@@ -58,7 +39,7 @@ class VidCom2SmolVLMForConditionalGeneration(FrameImagesGenerationMixin, SmolVLM
 
     Modifications:
         - the inner `model` is a `VidCom2SmolVLMModel`.
-        - `forward` and `generate` run short prompts, shorten stock ones, and take settings for one call.
+        - `forward` and `generate` run short prompts, and take settings for one call.
 
     Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
     """

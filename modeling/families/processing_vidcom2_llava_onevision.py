@@ -8,4 +8,5 @@ from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 class VidCom2LlavaOnevisionProcessor(VidCom2ProcessorMixin, LlavaOnevisionProcessor):
     """`LlavaOnevisionProcessor` that writes a placeholder for each video token that stays."""
 
-    structure = 1  # the newline at the end
+    def num_structure(self, num_placeholders: int, num_frames: int) -> int:
+        return 1  # the newline at the end

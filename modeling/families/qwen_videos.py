@@ -85,9 +85,9 @@ class QwenVideoModelMixin(GridVideosMixin):
             rotary = (turn.start + positions_by_order(run)).expand(3, -1, -1)
             following = turn.start + run.sum(dim=1, keepdim=True)
         else:
-            ids, mask = turn.tokens if turn.tokens.ndim == 2 else self.ids_like(turn.tokens), turn.attended
-            if layout is not None:
-                ids = layout.in_full(self.distinct_ids(ids, self.kinds(ids)), self.video_id)
+            ids, mask = self.ids_of(turn.tokens), turn.attended
+            if layout is not None and turn.kinds is not None:
+                ids = layout.in_full(self.distinct_ids(ids, turn.kinds), self.config.video_token_id)
                 mask = layout.in_full(mask, 1)
             ids, mask = (nn.functional.pad(each, (0, 1), value=1) for each in (ids, mask))
             positions, _ = self.rope_index(ids, mask, turn.inputs)

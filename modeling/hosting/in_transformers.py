@@ -70,7 +70,6 @@ if TYPE_CHECKING:
         get_placeholder_mask: Any
         apply_pooling: Any
         multi_modal_projector: Any
-        is_video: Any
         arguments_of_tiles: Any
         features_of_tiles: Any
         _encode: Any

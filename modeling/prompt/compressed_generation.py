@@ -205,10 +205,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         """Refuse arguments with which images, videos or a filled cache cannot be right."""
         asked, cache = functools.partial(self._setting, kwargs), kwargs.get(CACHE)
         if has_media(kwargs):
-            given = kwargs
-            if not self.model.parent_knows_videos and kwargs.get("pixel_values_videos") is None:
-                given = kwargs | {"pixel_values_videos": kwargs.get("pixel_values")}  # Frames may be among the images.
-            refuse(OF_GENERATE, functools.partial(self._setting, given))
+            refuse(OF_GENERATE, asked)
         if cache is None or cache.get_seq_length() == 0:
             return
         refuse(ON_A_FILLED_CACHE, asked)

@@ -52,7 +52,6 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         retention_ratio, compression_method, max_video_tokens: the settings, saved and loaded with the processor.
         frames_stand_apart: whether each frame has a group of placeholders of its own.
         placeholder: the name of the attribute with the text of a placeholder.
-        structure: how many placeholders at the end of a video stand for no token of a frame. They always stay.
     """
 
     retention_ratio: float = 0.25
@@ -60,7 +59,6 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
     max_video_tokens: int | None = None
     frames_stand_apart: ClassVar[bool] = False
     placeholder: ClassVar[str] = "video_token"
-    structure: ClassVar[int] = 0
     _written: WrittenVideos | None = None
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -81,8 +79,8 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         return len(video_inputs["pixel_values_videos"][video_idx])
 
     def num_structure(self, num_placeholders: int, num_frames: int) -> int:
-        """Return how many of a video's placeholders stand for no token of a frame."""
-        return self.structure
+        """Return how many of a video's placeholders stand for no token of a frame. They always stay."""
+        return 0
 
     # -----------------------------------------------------------------------------------------------------------------
     # What all families share
@@ -150,8 +148,7 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
     def thinned(self, text: str, video_inputs: Mapping[str, Any], video_idx: int) -> str:
         """Return the stock text of a video with as many placeholders as tokens stay."""
         token = getattr(self, self.placeholder)
-        runs = re.compile(f"(?:{re.escape(token)})+")
-        sizes = [len(run) // len(token) for run in runs.findall(text)]
+        sizes = group_sizes(text, token)
         written = self._written or WrittenVideos(self.count_settings())
         num_frames = self.num_frames(video_inputs, video_idx, sizes)
         structure = self.num_structure(sum(sizes), num_frames)
@@ -165,8 +162,7 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
             )
         written.num_kept.append(num_kept)
         written.group_sizes.append(sizes)
-        stay = spread(num_kept + structure, sizes)
-        return runs.sub(lambda run: token * next(stay), text)
+        return with_fewer(text, token, num_kept + structure)
 
     def _get_num_multimodal_tokens(self, image_sizes: Any = None, video_sizes: Any = None, **kwargs: Any) -> Any:
         """Return how many tokens each image and video has in a prompt, from sizes alone. Engines plan with it.
@@ -232,6 +228,17 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         names = processor.video_processor.model_input_names
         processor.video_processor.model_input_names = list(dict.fromkeys([*names, NUM_KEPT]))
         return found
+
+
+def group_sizes(text: str, token: str) -> list[int]:
+    """Return how many placeholders each group of them in a text has."""
+    return [len(run) // len(token) for run in re.findall(f"(?:{re.escape(token)})+", text)]
+
+
+def with_fewer(text: str, token: str, total: int) -> str:
+    """Return a text with so many placeholders, spread evenly among its groups, of which each must get one."""
+    stay = spread(total, group_sizes(text, token))
+    return re.sub(f"(?:{re.escape(token)})+", lambda _: token * next(stay), text)
 
 
 def _taken(arguments: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

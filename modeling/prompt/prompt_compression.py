@@ -64,6 +64,7 @@ class Turn:
     Attributes:
         inputs: the call's arguments, with its tokens laid out.
         tokens: (B, n) ids or (B, n, dim) embeddings of the caller.
+        kinds: (B, n) what they stand for, as `kinds` returns it; None without images and videos.
         attended: (B, n) the caller's mask of them.
         layout: how they are laid out, as n' tokens; None if they are the caller's.
         mask: (B, P + n') over the P cached tokens and those.
@@ -75,6 +76,7 @@ class Turn:
 
     inputs: dict[str, Any]
     tokens: Tensor
+    kinds: Tensor | None
     attended: Tensor
     layout: Layout | None
     mask: Tensor
@@ -100,7 +102,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     """
 
     uses_mrope = False  # Whether tokens have positions (t, h, w), beside their order.
-    parent_knows_videos = True  # Whether the parent has a token for videos, or takes their frames for images.
     frames_stand_apart = False  # Whether each frame has its own group of placeholders in the prompt, behind its time.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -123,25 +124,20 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # What a family decides
     # -----------------------------------------------------------------------------------------------------------------
 
-    def kinds(self, input_ids: Tensor) -> Tensor:
-        """Return what each token stands for: `MARK`, `TEXT`, `IMAGE`, `VIDEO` or `SOUND`, int32 of the same shape.
+    def kinds(self, tokens: Tensor, inputs: dict[str, Any] | None = None) -> Tensor:
+        """Return what each token stands for: `MARK`, `TEXT`, `IMAGE`, `VIDEO` or `SOUND`, (B, n) int32.
 
         In the ids that `distinct_ids` returns, each token must be found without those before it.
-        """
-        sound = getattr(self.config, "audio_token_id", None)
-        kinds = torch.full_like(input_ids, TEXT, dtype=torch.int32)
-        for kind, token in ((IMAGE, self.config.image_token_id), (VIDEO, self.video_id), (SOUND, sound)):
-            kinds = kinds if token is None else kinds.masked_fill(input_ids == token, kind)
-        return kinds
-
-    def kinds_of(self, tokens: Tensor, inputs: dict[str, Any]) -> Tensor:
-        """Return what each new token stands for, as `kinds`.
 
         Args:
             tokens: (B, n) ids or (B, n, dim) embeddings.
-            inputs: the arguments of the call.
+            inputs: the arguments of the call whose new tokens they are; None if they are others.
         """
-        return self.kinds(tokens if tokens.ndim == 2 else self.ids_like(tokens))
+        ids, sound = self.ids_of(tokens), getattr(self.config, "audio_token_id", None)
+        kinds = torch.full_like(ids, TEXT, dtype=torch.int32)
+        for kind, token in ((IMAGE, self.config.image_token_id), (VIDEO, video_id_of(self.config)), (SOUND, sound)):
+            kinds = kinds if token is None else kinds.masked_fill(ids == token, kind)
+        return kinds
 
     def group_sizes(self, compressions: Sequence[VideoCompression], inputs: dict[str, Any]) -> Sequence[Sequence[int]]:
         """Return how many placeholders each group of each video has in the full prompt.
@@ -259,8 +255,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         inputs = self.with_videos(inputs, settings)
         tokens, given = inputs[name], inputs.get("attention_mask")
         features = self._chosen(inputs, settings, overrides, encode)
+        kinds = self.kinds(tokens, inputs) if has_media(inputs) else None
         if features is None:
-            inputs = self._with_all_features(inputs, overrides, encode)
+            inputs = self._with_all_features(inputs, kinds, overrides, encode)
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
                 if given is None and before.order is not None:
                     inputs["attention_mask"] = torch.cat(before.masks(None, tokens), dim=1)
@@ -282,9 +279,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 inputs = self._with_images_encoded(inputs, encode)
             return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
         past_mask, attended = before.masks(given if is_2d(given) else None, tokens)
-        layout = kinds = None
+        layout = None
         if features is not None:
-            inputs, layout, kinds = self._laid_out(inputs, name, features, before, attended)
+            inputs, layout = self._laid_out(inputs, name, kinds, features, before, attended)
         run = attended if layout is None else layout.laid_out(attended)
         # Where placeholders move past hidden text, the mask of the tokens that run is another one, too.
         is_moved = layout is not None and (layout.lengths is None or not torch.equal(run, attended))
@@ -292,14 +289,15 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         follows = is_moved or before.order is not None or before.offset is not None
         mask = torch.cat([past_mask, run], dim=1)
         begins = before.length == 0 and not has_whole_conversation
-        turn = Turn(inputs, tokens, attended, layout, mask, start, begins, spreads, follows)
+        turn = Turn(inputs, tokens, kinds, attended, layout, mask, start, begins, spreads, follows)
         self.check_mask(mask, before.length)
         positions, following = self.positions_of(turn)
         after = before.later(tokens.shape[1], layout if is_moved else None)
         if self.uses_mrope or before.offset is not None or (spreads and layout is not None):
             after = replace(after, is_known=True, offset=following - mask.sum(dim=1, keepdim=True))
         if after.offset is not None or (layout is not None and not layout.is_in_order):
-            kinds = self.kinds_of(tokens, inputs) if kinds is None else kinds
+            kinds = self.kinds(tokens, inputs) if kinds is None else kinds
+            kinds = kinds if layout is None else layout.laid_out(kinds)
             for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
                 after = replace(after, least=after.length if is_moved else before.length + last + 1, previous=before)
         inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, layout)
@@ -332,7 +330,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             return settings.may_drop
         return any(map(settings.drops_of, self.video_sizes(**inputs)))
 
-    def _with_all_features(self, inputs: dict[str, Any], overrides: dict[str, Any], encode: Encode) -> dict[str, Any]:
+    def _with_all_features(
+        self, inputs: dict[str, Any], kinds: Tensor | None, overrides: dict[str, Any], encode: Encode
+    ) -> dict[str, Any]:
         """Return a call's arguments with features of all tokens in place of pixels. Given pixels, the parent would call
         our `get_video_features`, which drops tokens."""
         features: Any = (inputs.get("mm_encoder_outputs") or {}).get("video")
@@ -346,7 +346,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             whole = self.with_placeholders(ready.pooler_output, inputs)
             inputs = self.with_features(inputs, replace(ready, pooler_output=whole))
         ids = inputs.get("input_ids")
-        return inputs if ids is None else inputs | {"input_ids": self.distinct_ids(ids, self.kinds_of(ids, inputs))}
+        return inputs if ids is None or kinds is None else inputs | {"input_ids": self.distinct_ids(ids, kinds)}
 
     def with_features(self, inputs: dict[str, Any], features: VidCom2VideoFeatures) -> dict[str, Any]:
         """Return a call's arguments with features that fit the prompt in place of videos."""
@@ -368,22 +368,24 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         self,
         inputs: dict[str, Any],
         name: str,
+        kinds: Tensor | None,
         features: VidCom2VideoFeatures,
         before: Conversation,
         mask: Tensor,
-    ) -> tuple[dict[str, Any], Layout, Tensor]:
-        """Lay out the new tokens of a call, and put the features of its videos in their place. Return what each token
-        stands for, too.
+    ) -> tuple[dict[str, Any], Layout]:
+        """Lay out the new tokens of a call, and put the features of its videos in their place.
 
         Args:
             name: that of the tokens, `"input_ids"` or `"inputs_embeds"`.
+            kinds: (B, n) what they stand for.
             mask: (B, n) the caller's mask of them.
 
         Raises:
             ValueError: if the placeholders do not fit the videos, or the mask hides some.
         """
         tokens, compressions, attended = inputs[name], features.video_compressions, mask.bool()
-        kinds, num_new = self.kinds_of(tokens, inputs), tokens.shape[1]
+        num_new = tokens.shape[1]
+        assert kinds is not None  # A call with features has media.
         _check_attended(kinds, attended)
         padding: Any = 0
         if inputs.get(NUM_KEPT) is not None:
@@ -415,29 +417,22 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             # Earlier turns are left out. The tokens before those of this turn are the end of the last answer.
             moved[each] = layout.laid_out(nn.functional.pad(values, (missing, 0)))
         inputs = self.with_features(inputs, _ready(features)) | {name: layout.laid_out(tokens, padding)} | moved
-        return inputs, layout, layout.laid_out(kinds)
-
-    def is_video(self, input_ids: Tensor) -> Tensor:
-        """Return which tokens stand for the tokens of a video: bool, of the same shape."""
-        return self.kinds(input_ids) == VIDEO
-
-    @property
-    def video_id(self) -> int:
-        """The id of a video's placeholders. If the parent has none, it is one that no token of a prompt has."""
-        return self.config.video_token_id if self.parent_knows_videos else -1
+        return inputs, layout
 
     def distinct_ids(self, input_ids: Tensor, kinds: Tensor) -> Tensor:
         """Return ids in which the placeholders of images and videos differ by their id alone. Transformers finds them
         by `config.image_token_id` and `config.video_token_id` when it repeats features, or splits them into chunks."""
-        return input_ids.masked_fill(kinds == VIDEO, self.video_id)
+        return input_ids.masked_fill(kinds == VIDEO, video_id_of(self.config))
 
-    def ids_like(self, embeddings: Tensor) -> Tensor:
-        """Return ids (B, n) that tell images and videos from text as the ids of embeddings (B, n, dim) would."""
-        ids = embeddings.new_zeros(embeddings.shape[:2], dtype=torch.int64)
+    def ids_of(self, tokens: Tensor) -> Tensor:
+        """Return ids (B, n); those of embeddings (B, n, dim) only tell images and videos from text."""
+        if tokens.ndim == 2:
+            return tokens
+        ids = tokens.new_zeros(tokens.shape[:2], dtype=torch.int64)
         named = (getattr(self.config, name, None) for name in MARKS)
         for mark in (each for each in named if each is not None):
             embedding: Tensor = cast(Any, self.get_input_embeddings())(ids.new_tensor(mark))
-            ids = ids.masked_fill((embeddings == embedding).all(dim=-1), mark)
+            ids = ids.masked_fill((tokens == embedding).all(dim=-1), mark)
         return ids
 
     # --- At which positions
@@ -472,8 +467,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if past is None:
             matters = self.uses_mrope or spreads
         else:
-            kinds = self.kinds(past if past.ndim == 2 else self.ids_like(past))
-            matters = bool((kinds > TEXT if self.uses_mrope else (kinds == VIDEO) & settings.may_drop).any())
+            kinds = self.kinds(past)
+            may_be_videos = kinds > TEXT if video_id_of(self.config) < 0 else kinds == VIDEO
+            matters = bool((kinds > TEXT if self.uses_mrope else may_be_videos & settings.may_drop).any())
         if matters:
             raise ValueError(
                 f"The KV cache holds {before.length} tokens, and it is not known where their positions end, or whether "
@@ -500,6 +496,11 @@ def _ready(features: Any) -> VidCom2VideoFeatures:
     """Return features that fit a prompt, one (tokens, dim) entry for each video. Some parents keep frames apart."""
     videos = tuple(video.flatten(0, -2) for video in features.pooler_output)
     return VidCom2VideoFeatures(pooler_output=videos, deepstack_features=getattr(features, "deepstack_features", None))
+
+
+def video_id_of(config: Any) -> int:
+    """Return the id of a video's placeholders; -1, which no token of a prompt has, if it is that of images, too."""
+    return -1 if config.video_token_id == config.image_token_id else config.video_token_id
 
 
 def has_media(inputs: dict[str, Any]) -> bool:

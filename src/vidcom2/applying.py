@@ -40,7 +40,8 @@ def apply(model: Model, processor: ProcessorMixin | None = None, **settings: Any
         model: a model of the Transformers class of a supported family, with or without its head, or a `PeftModel`
             around one. If it is already a VidCom² model, only its settings change.
         processor: its stock processor, which changes in place too: its prompts then have a placeholder for each video
-            token that stays. Without it, prompts have one for every token, and the model shortens them.
+            token that stays. Without it, prompts have one for every token, and the model shortens them (InternVL's and
+            SmolVLM's refuse them, since their frames are among images).
         **settings: settings of VidCom² (`retention_ratio=0.15`). Those that are not given come from the config, or are
             the defaults. If they choose another method, those of the config that it does not read are left out.
 

@@ -6,7 +6,6 @@ gets it with a placeholder for each token that stays.
 """
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -19,7 +18,7 @@ from ..configuration.compression_settings import NUM_KEPT
 from ..errors import OptionError
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
-from ..modeling.prompt.processing_short_prompts import spread
+from ..modeling.prompt.processing_short_prompts import group_sizes, with_fewer
 from ..modeling.prompt.prompt_compression import VIDEO
 from ..video.reading import Video
 from .chats import Prompt
@@ -93,12 +92,9 @@ class PreparedVideo:
     def thinned(self, placeholder: str, total: int) -> str | None:
         """Return the text of the video with so many placeholders, evenly among its frames; None if these are too few
         for each group of them to have one."""
-        runs = re.compile(f"(?:{re.escape(placeholder)})+")
-        sizes = [len(run) // len(placeholder) for run in runs.findall(self.written)]
-        if total < len(sizes):
+        if total < len(group_sizes(self.written, placeholder)):
             return None
-        stay = spread(total, sizes)
-        return runs.sub(lambda _: placeholder * next(stay), self.written)
+        return with_fewer(self.written, placeholder, total)
 
 
 @dataclass(frozen=True, eq=False)

@@ -90,7 +90,7 @@ class VllmEngine(Engine):
         commit: dict[str, Any] = {} if source.commit is None else {"revision": source.commit}
         # The processors of GLM and InternVL give a video the placeholders of images. The plugin gives it its own.
         self.placeholder = self.processor.tokenizer.convert_tokens_to_ids(self.processor.video_token)
-        as_images = hasattr(config, "video_start_token_id") or not family.model_class.inner_class.parent_knows_videos
+        as_images = any(hasattr(config, name) for name in ("video_start_token_id", "frame_marks"))
         self.full_placeholder = config.image_token_id if as_images else self.placeholder
         self.spreads_times = family.spreads_times
         # To vLLM, "auto" means bfloat16 for a checkpoint in float32.

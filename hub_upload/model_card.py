@@ -198,7 +198,6 @@ def model_card(
         **of_base,
     )
     is_short = can_be_counted(SimpleNamespace(**config))
-    frames_are_images = "pixel_values_videos" in family.model_class.inner_class.video_arguments
     return ModelCard.from_template(
         data,
         template_path=str(Path(__file__).with_name("model_card.md")),
@@ -218,7 +217,7 @@ def model_card(
         repo=options.repo,
         tag=options.tag,
         short=is_short,
-        pixels="pixel_values" if frames_are_images and not is_short else "pixel_values_videos",
+        own_processor=is_short or not family.runs_stock_prompts,
         settings=setting_rows(
             config, family, held_methods(config["compression_method"], config["vision_method"], more_methods)
         ),

@@ -165,20 +165,13 @@ class Repo:
             text=[prompt], videos=[[video()]], do_sample_frames=False, return_tensors="pt", **settings
         )
         inputs = inputs.to(self.device)
-        pixels = self.pixels_in(inputs)
-        inputs[pixels] = inputs[pixels].to(self.model.dtype)
+        inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(self.model.dtype)
         return inputs
-
-    @staticmethod
-    def pixels_in(inputs: Any) -> str:
-        """Return the name of the pixels of a prompt with a video and no image."""
-        return "pixel_values_videos" if "pixel_values_videos" in inputs else "pixel_values"
 
     def features(self) -> Any:
         names = inspect.signature(self.model.get_video_features).parameters
-        described = {**self.inputs, "pixel_values_videos": self.inputs[self.pixels_in(self.inputs)]}
         with torch.no_grad():
-            return self.model.get_video_features(**{name: described[name] for name in names if name in described})
+            return self.model.get_video_features(**{name: self.inputs[name] for name in names if name in self.inputs})
 
     @cached_property
     def video_tokens(self) -> int:

@@ -13,12 +13,13 @@ from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video
 from reference import compressed_embeddings
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import BatchFeature, DynamicCache, PreTrainedTokenizerFast
+from transformers import AutoProcessor, BatchFeature, DynamicCache, PreTrainedTokenizerFast
 from videos_as_images import as_pixels
 
 import vidcom2
 from vidcom2 import VidCom2InternVLConfig
 from vidcom2.configuration import configuration_vidcom2_smolvlm as of_smolvlm
+from vidcom2.configuration.compression_settings import NUM_KEPT
 from vidcom2.modeling.families.frame_images import FrameImagesModelMixin
 
 pytestmark = only(lambda family: family.frames_are_images)
@@ -86,6 +87,36 @@ def test_prompts_with_all_tokens_by_this_projects_processor_are_shortened(family
         embeddings, _ = compressed_embeddings(family, of_text, RETENTION_RATIO)
         expected = family.stock(inputs_embeds=embeddings).logits[:, -1]
         torch.testing.assert_close(family.model(**inputs).logits[:, -1], expected, rtol=0, atol=1e-5)
+
+
+def test_where_only_the_model_can_say_how_many_stay_load_gives_a_processor_that_writes_all(
+    family: Family, tmp_path: Path
+) -> None:
+    """A saved one, too. The stock processor, which other families get, would write prompts that are refused."""
+
+    def ask(model: Any, processor: Any) -> tuple[torch.Tensor, int]:
+        inputs = processor(text=[family.prompt("What?", videos=1)], videos=[[make_video(0)]], return_tensors="pt")
+        assert NUM_KEPT not in inputs
+        out = model.generate(**inputs, **GREEDY, return_dict_in_generate=True)
+        return out.sequences, out.past_key_values.get_seq_length() - inputs["input_ids"].shape[1]
+
+    def load(folder: Path, **settings: Any) -> Any:
+        return vidcom2.load(str(folder), device="cpu", **settings)
+
+    model, processor = load(family.folder, compression_rounding="ceil", retention_ratio=0.3)
+    whole = family.one_video("What?")
+    answer, longer = ask(model, processor)
+    assert torch.equal(answer, model.generate(**whole, **GREEDY))
+    kept = model.get_video_features(**family.videos_of(whole)).video_compressions[0]
+    assert longer == len(kept.indices) - kept.num_placeholders + GREEDY["max_new_tokens"] - 1
+    for part in (model, processor):
+        part.save_pretrained(tmp_path)
+    saved = AutoProcessor.from_pretrained(tmp_path, trust_remote_code=True)
+    for again in (saved, load(tmp_path)[1]):
+        assert torch.equal(ask(model, again)[0], answer)
+    with pytest.raises(ValueError, match="`retention_ratio` is passed to a processor that writes all placeholders"):
+        saved(text=[family.prompt("What?", videos=1)], videos=[[make_video(0)]], retention_ratio=0.1)
+    assert not load(tmp_path, compression_rounding="exact")[1].writes_all
 
 
 def test_beams_of_prompts_that_all_have_images_equal_those_of_each_alone(family: Family) -> None:

@@ -41,7 +41,8 @@ LEAST_VARIETY = 1e-3  # a video whose tokens are more alike than this shows the 
 @own_method("coverage", count=exact_total)  # As a graph, it would have thousands of steps.
 def coverage(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the tokens that cover the video best."""
-    num_kept = exact_total(*video.tokens.shape[:2], settings.retention_ratio)
+    num_frames, tokens_per_frame, _ = video.tokens.shape
+    num_kept = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
     tokens = Points(video.tokens)
     return covering(tokens, tokens.nearness_to_mean.argmax()[None], num_kept)
 

@@ -20,6 +20,8 @@ from ..methods.compression import num_kept_tokens
 from ..registered_methods import METHODS as METHODS  # so that their count rules are here
 from .prompt_layout import spread
 
+OWN = (*COUNTED_BY, "writes_all")  # what a processor of ours says in `processor_config.json` beside the stock one
+
 if TYPE_CHECKING:
     ParentProcessor = ProcessorMixin
 else:
@@ -50,6 +52,7 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
 
     Attributes:
         retention_ratio, compression_method, max_video_tokens: the settings, saved and loaded with the processor.
+        writes_all: whether it writes a placeholder for every token, since only the model can say how many stay.
         frames_stand_apart: whether each frame has a group of placeholders of its own.
         placeholder: the name of the attribute with the text of a placeholder.
     """
@@ -57,6 +60,7 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
     retention_ratio: float = 0.25
     compression_method: str = "vidcom2"
     max_video_tokens: int | None = None
+    writes_all: bool = False
     frames_stand_apart: ClassVar[bool] = False
     placeholder: ClassVar[str] = "video_token"
     _written: WrittenVideos | None = None
@@ -98,6 +102,13 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         Raises:
             ValueError: on a value outside its accepted set.
         """
+        if self.writes_all:
+            if of_call:
+                raise ValueError(
+                    f"`{next(iter(of_call))}` is passed to a processor that writes all placeholders, since only the "
+                    "model can say how many tokens stay under its settings. Pass it to the model."
+                )
+            return CompressionSettings(retention_ratio=1.0)
         own = CompressionSettings(**{name: getattr(self, name) for name in COUNTED_BY})
         return own.compression_settings(**of_call)
 
@@ -129,7 +140,8 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         view = copy.copy(self)
         view._written = WrittenVideos(self.count_settings(**_taken(of_videos, COUNTED_BY)))
         processed, replacements = super(VidCom2ProcessorMixin, view)._process_videos(videos, **kwargs)
-        processed[NUM_KEPT] = view._written.num_kept
+        if not self.writes_all:
+            processed[NUM_KEPT] = view._written.num_kept
         return self.complete(processed, view._written), replacements
 
     def complete(self, processed: dict[str, Any], written: WrittenVideos) -> dict[str, Any]:
@@ -205,7 +217,7 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
     def to_dict(self) -> dict[str, Any]:
         """Return what `processor_config.json` says. It names the stock class, so that the files also load without
         `trust_remote_code`, and this class in `auto_map`."""
-        stock, own = self.stock_class(), {name: getattr(self, name) for name in COUNTED_BY}
+        stock, own = self.stock_class(), {name: getattr(self, name) for name in OWN}
         is_known = stock.__module__.startswith("transformers.")
         names = {
             "processor_class": stock.__name__ if is_known else type(self).__name__,
@@ -219,7 +231,7 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
     def from_args_and_dict(cls, args: Any, processor_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Make a processor as the stock class does, with the settings of its file, or with those of the call."""
         processor_dict = dict(processor_dict)
-        given = _taken(processor_dict, COUNTED_BY) | _taken(kwargs, COUNTED_BY)
+        given = _taken(processor_dict, OWN) | _taken(kwargs, OWN)
         found = super().from_args_and_dict(args, processor_dict, **kwargs)
         processor = found[0] if isinstance(found, tuple) else found
         for name, value in given.items():

@@ -45,6 +45,7 @@ class Family:
         settings: its settings beyond `CompressionSettings`, with the values that each accepts, the default first.
         stock_processors: the names of the processors that fit, the usual one first. Each writes a placeholder for
             every video token, and is the parent of one in `PROCESSORS`.
+        runs_stock_prompts: whether the model shortens prompts of these. It cannot where they pass frames as images.
         packages: optional packages that the processor needs.
         native: whether Transformers has a stock class that loads the same checkpoints.
         part_of: the `model_type` of checkpoints that hold such a model and others; None if there are none.
@@ -64,6 +65,7 @@ class Family:
     published: Published | None = None
     settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     stock_processors: tuple[str, ...] = ()
+    runs_stock_prompts: bool = True
     packages: tuple[str, ...] = ()
     native: bool = True
     part_of: str | None = None
@@ -352,6 +354,7 @@ FAMILIES: dict[str, Family] = {
             classes="VidCom2InternVL",
             tiny="tiny.internvl.tiny_internvl",
             stock_processors=("InternVLProcessor",),
+            runs_stock_prompts=False,
             frame="a frame: 16 × 16 tokens",
             square=True,
         ),
@@ -362,6 +365,7 @@ FAMILIES: dict[str, Family] = {
             classes="VidCom2SmolVLM",
             tiny="tiny.smolvlm.tiny_smolvlm",
             stock_processors=("SmolVLMProcessor",),
+            runs_stock_prompts=False,
             packages=("num2words",),
             frame="a frame: 9 × 9 or 8 × 8 tokens",
             square=True,

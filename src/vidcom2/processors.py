@@ -26,33 +26,45 @@ def can_be_counted(config: Any) -> bool:
 def shorten(processor: Any, config: Any) -> None:
     """Let a processor write prompts for the tokens that stay under a config's settings, in place.
 
-    Where their number depends on what a video shows, it becomes the stock processor, and the model shortens the prompt.
+    Where their number depends on what a video shows, it becomes the stock processor, or writes as many placeholders as
+    that, and the model shortens the prompt.
 
     Raises:
         OptionError: on a processor of a class that extends a stock one, whose methods would be lost.
     """
-    if not can_be_counted(config):
+    family = FAMILIES[config.model_type]
+    if not _becomes_ours(config):
         restore(processor)
         return
     if not _is_ours(processor):
-        new_class = FAMILIES[config.model_type].processor_like(processor)
+        new_class = family.processor_like(processor)
         if new_class is None:
+            remedy = (
+                ", or leave `processor` out: the model then shortens its prompts" if family.runs_stock_prompts else ""
+            )
             raise OptionError(
                 f"`processor` is a {type(processor).__name__}, but must be a "
-                f"{' or a '.join(FAMILIES[config.model_type].stock_processors)} itself, whose class changes. Derive "
-                "your class from this project's, or leave `processor` out: the model then shortens its prompts."
+                f"{' or a '.join(family.stock_processors)} itself, whose class changes. Derive your class from this "
+                f"project's{remedy if family.runs_stock_prompts else ''}."
             )
         processor.__class__ = new_class
-    for name in COUNTED_BY:
-        setattr(processor, name, getattr(config, name))
+    for name, value in _settings_of_processor(config).items():
+        setattr(processor, name, value)
+
+
+def _becomes_ours(config: Any) -> bool:
+    return can_be_counted(config) or not FAMILIES[config.model_type].runs_stock_prompts
+
+
+def _settings_of_processor(config: Any) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in COUNTED_BY} | {"writes_all": not can_be_counted(config)}
 
 
 def restore(processor: ProcessorMixin) -> None:
     """Turn a processor back into the stock one, in place."""
     if _is_ours(processor):
-        for name in COUNTED_BY:
+        for name in (*COUNTED_BY, "writes_all", "auto_map"):  # the last names the class that it was loaded with
             vars(processor).pop(name, None)
-        vars(processor).pop("auto_map", None)  # names the class that it was loaded with
         processor.__class__ = type(processor).stock_class()  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -62,9 +74,8 @@ def processor_fields(config: Any) -> dict[str, Any]:
     Where the model shortens the prompts, it names no class, or the stock one if Transformers does not have it.
     """
     family = FAMILIES[config.model_type]
-    if can_be_counted(config):
-        own = {name: getattr(config, name) for name in COUNTED_BY}
-        return own | {"auto_map": {"AutoProcessor": family.processor}}
+    if _becomes_ours(config):
+        return _settings_of_processor(config) | {"auto_map": {"AutoProcessor": family.processor}}
     if family.native:
         return {}
     module, _, _ = family.processor.partition(".")

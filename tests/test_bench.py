@@ -566,9 +566,11 @@ def test_the_command_measures_a_checkpoint(family: Family, clip: str, tmp_path: 
     inputs = prepare_inputs(family.processor, "What happens?", read_video(clip, 8), family.model)
     whole = int(video_places(family.model.config, inputs["input_ids"]).sum())
     assert found["all tokens"]["turns"][0]["video_tokens"] == whole
-    for method in ("random", "vidcom2"):  # the numbers are equal, since the rounding is exact
-        kept = found[method]["turns"][0]["video_tokens"]
-        assert whole / 5 < kept < whole and kept == found["random"]["turns"][0]["video_tokens"]
+    kept = [found[method]["turns"][0]["video_tokens"] for method in ("random", "vidcom2")]
+    assert all(whole / 5 < each < whole for each in kept)
+    # The numbers are equal, since the rounding is exact; but VideoLLaMA3's stock processor leaves some of both out.
+    assert kept[0] == kept[1] or family.case.name == "video_llama_3"
+    for method in ("random", "vidcom2"):
         assert found[method]["settings"]["compression_rounding"] == "exact"
         assert len(found[method]["turns"]) == 2
     read_result(path, [family.folder.name])

@@ -23,8 +23,12 @@ from vidcom2 import (
     compress,
     register_compression_method,
 )
+from vidcom2.asking.generation import keep_tokens, run_tower
+from vidcom2.asking.prepared_video import prepare_video
+from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 from vidcom2.tiny.video_llama_3 import tiny_video_llama_3
+from vidcom2.video.reading import Video
 
 RATIO = 0.25
 NEW = 6
@@ -42,6 +46,22 @@ def nearly_still(seed: int) -> np.ndarray:
     video[:, :, :20, :30] = rng.integers(0, 256, (FRAMES, 3, 20, 30))
     video[5] = rng.integers(0, 256, (3, 60, 80))
     return video
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.5, RATIO])
+def test_a_prompt_for_the_kept_tokens_of_unequal_frames_equals_the_stock_one_that_is_shortened(ratio: float) -> None:
+    """`ask` and the like write it from the stock prompt, which leaves some tokens of each frame out."""
+    pair = Pair()
+    video = Video(nearly_still(0).transpose(0, 2, 3, 1), np.arange(FRAMES), 1.0, FRAMES)
+    prepared, inputs = prepare_video(pair.processor, video, pair.model)
+    assert len(set(inputs["video_compression_mask"].view(FRAMES, -1).sum(dim=1).tolist())) > 1
+    settings = pair.model.config.compression_settings(retention_ratio=ratio)
+    features = keep_tokens(pair.model, run_tower(pair.model, inputs, settings), settings)
+    short = prepared.prompt(pair.processor, "What?").inputs(pair.processor, pair.model, features)
+    got = pair.model(**short, mm_encoder_outputs={"video": features}).logits[:, -1]
+    whole = prepare_inputs(pair.processor, "What?", video)
+    expected = pair.model(**whole, retention_ratio=ratio).logits[:, -1]
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
 
 class Pair:

@@ -60,7 +60,7 @@ def _tells(checkpoint: Checkpoint, path: Path, question: Question) -> bool:
 
     def right(**settings: Any) -> bool:
         answer = ask(video, question.question, model, processor=checkpoint.processor, max_new_tokens=4, **settings)
-        return answer.answer.strip() == question.answer
+        return answer.strip() == question.answer
 
     return (
         right(retention_ratio=1.0)

@@ -228,6 +228,13 @@ class VideoCompression:
             return int(self.in_prompt.sum())
         return self.num_tokens if self.layout is None else self.layout.num_placeholders
 
+    @property
+    def placeholders_per_frame(self) -> list[int]:
+        """How many placeholders each frame has in the full prompt that has any there."""
+        if self.in_prompt is not None:
+            return [count for count in self.in_prompt.sum(dim=1).tolist() if count]
+        return [self.num_placeholders // len(self.frame_budgets)] * len(self.frame_budgets)
+
     def kept_among(self, features: Tensor) -> Tensor:
         """Return the features that stay of a video; a merged feature takes the place of the token it was merged into.
 

@@ -145,8 +145,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Args:
             inputs: the arguments of the call.
         """
-        counts = [len(each.frame_budgets) if self.frames_stand_apart else 1 for each in compressions]
-        return [[each.num_placeholders // count] * count for each, count in zip(compressions, counts)]
+        if not self.frames_stand_apart:
+            return [[each.num_placeholders] for each in compressions]
+        return [each.placeholders_per_frame for each in compressions]
 
     def with_videos(self, inputs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
         """Return the arguments of `forward` or `generate`, with new tokens alone, with the pixels of videos in

@@ -299,7 +299,7 @@ def test_pefts_prefix_tuning_works_after_applying(family: Family) -> None:
     assert torch.equal(models[2].generate(**inputs, **NEW), family.stock.generate(**inputs, **NEW))
     for model in models[:2]:
         with pytest.raises(ValueError, match="two names of the KV cache, and both are given"):
-            model.generate(**inputs, **NEW)
+            model.generate(**taken, **NEW)
 
 
 def test_a_quantized_model_can_be_applied_and_removed(family: Family) -> None:

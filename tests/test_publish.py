@@ -154,7 +154,7 @@ def test_a_staged_repo_holds_the_code_byte_for_byte_and_the_base_unchanged(
     assert {name: config[name] for name in fields} == fields
     assert config["retention_ratio"] == 0.4 and config["compression_window"] is None
     of_base, of_repo = (json.loads(files["processor_config.json"]) for files in (before, found))
-    own = {"retention_ratio": 0.4, "compression_method": "vidcom2", "max_video_tokens": None}
+    own = {"retention_ratio": 0.4, "compression_method": "vidcom2", "max_video_tokens": None, "writes_all": False}
     assert of_repo == of_base | own | {"auto_map": {"AutoProcessor": case.family.processor}}
     added = {*fields, *SETTING_NAMES, "_name_or_path"}
     assert "_name_or_path" not in config

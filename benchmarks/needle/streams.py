@@ -23,6 +23,7 @@ from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.evaluation.report import paired_interval
 from vidcom2.live.live_video import LiveVideo
 from vidcom2.live.stream_memory import ScoredFrame, StreamTokens, register_memory_method
+from vidcom2.modeling.prompt.prompt_compression import VIDEO
 from vidcom2.toys import PREFIX, TOY, TOYS
 
 from .architectures import ARCHITECTURES, Architecture
@@ -144,7 +145,7 @@ def encoded(architecture: Architecture, model: Any, frames: np.ndarray) -> Tenso
 
 def marks_in(checkpoint: Checkpoint, ids: Tensor) -> int:
     """Return how many tokens of a prompt stand between a video's tokens, and say when these were shown."""
-    is_video = checkpoint.model.model.is_video(ids)[0].nonzero().flatten()
+    is_video = (checkpoint.model.model.kinds(ids)[0] == VIDEO).nonzero().flatten()
     return int(is_video[-1] - is_video[0]) + 1 - len(is_video)
 
 

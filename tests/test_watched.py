@@ -488,5 +488,7 @@ def test_a_killed_save_leaves_the_old_or_the_new_file(tmp_path: Path, kills: int
             process.kill()
         left = vidcom2.load_watched(path, model, processor=processor)
         assert left.ask("What is the digit?") == expected[left.features.pooler_output[0].shape]
-    watched.save(path)  # which removes what the killed ones left
-    assert list(tmp_path.iterdir()) == [path]
+    hidden = [
+        each.name for each in tmp_path.iterdir() if each != path
+    ]  # killed ones leave a part under a name of its own
+    assert all(name.startswith(".clip.watched.") and name.endswith(".part") for name in hidden)

@@ -462,7 +462,7 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
             print_line(f"[yellow]Not measured:[/] {escape(line)}")
         if not content["complete"]:
             print_line("[yellow]Stopped early:[/] some contenders had fewer turns than were asked for.")
-        out.print(notes(shown, rows), highlight=False, style="dim")
+        out.print(escape(notes(shown, rows)), highlight=False, style="dim")
         if bound := ceilings(rows):
             out.print(bound, highlight=False)
         print_line(escape(f"In {path.parent}: {', '.join(each.name for each in (path, *plots))}"))

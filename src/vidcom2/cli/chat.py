@@ -95,9 +95,9 @@ def _talk(context: typer.Context, options: ChatOptions, of_template: dict[str, A
 
     def ask(question: str, streamer: Any) -> str:
         conversation.ask(question, streamer)
-        assert conversation.ids is not None
-        held, whole = conversation.cached_tokens, conversation.ids.shape[1]
-        return f"({held:,} tokens in the KV cache, of {whole:,} in the conversation)"
+        kept = watched.features.video_compressions[0]
+        of_video = f"{len(kept.placeholders):,} of {kept.num_placeholders:,} video tokens"
+        return f"({conversation.cached_tokens:,} tokens in the KV cache, with {of_video})"
 
     _answer_questions(watched.checkpoint.processor, ask)
 

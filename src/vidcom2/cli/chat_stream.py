@@ -81,7 +81,7 @@ class StreamChat:
         live, source = self.live, self.source
         parts = [f"at {_clock(self.seconds)}", f"{remembered:,} of {live.seen_tokens:,} scored tokens remembered"]
         if source.dropped:
-            parts.append(f"{source.dropped:,} frames dropped")
+            parts.append(f"{source.dropped:,} {'frame' if source.dropped == 1 else 'frames'} dropped")
         if source.reopened:
             parts.append(f"opened again {source.reopened:,} times")
         return f"({', '.join(parts)})"

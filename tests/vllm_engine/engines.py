@@ -86,13 +86,16 @@ KEPT = {"retention_ratio": RATIO}
 
 
 def save_repo(folder: Path, case: Case, **settings: Any) -> ProcessorMixin:
-    """Save a repo as `publish` makes it, with this project's processor, and return the stock one."""
+    """Save a repo as `publish` makes it, with this project's processor, and return one that writes all placeholders."""
     _, processor = save_stock_repo(folder, case)
     model = case.row.model_class.from_pretrained(folder, **settings)
     model.save_pretrained(folder)
     own = copy.copy(processor)
     shorten(own, model.config)
     own.save_pretrained(folder)
+    if case.row.frames_are_images:  # whose stock prompts are refused
+        processor = own
+        processor.writes_all = True
     return processor
 
 

@@ -240,10 +240,11 @@ def _commit(
             try:
                 return commit(operations)
             except (FileDuplicationError, HfHubHTTPError, ValueError) as error:
-                if base is None or not _is_refused_copy(error):
+                copies = [each.path for each in operations if each.action == "copy"]
+                if base is None or not copies or not _is_refused_copy(error):
                     raise
                 download_weights(api, base)
-                paths = {each.path: str(base.folder / each.path) for each in operations if each.action == "copy"}
+                paths = {path: str(base.folder / path) for path in copies}
                 uploads = [Operation("add", path, source=source) for path, source in paths.items()]
                 return commit([*(each for each in operations if each.path not in paths), *uploads])
     except HubUnreachable as error:

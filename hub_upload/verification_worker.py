@@ -147,8 +147,9 @@ class Repo:
 
     @property
     def writes_short(self) -> bool:
-        """Whether the repo's processor writes a placeholder for each token that stays. Older repos have none."""
-        return hasattr(self.processor, "retention_ratio")
+        """Whether the repo's processor writes a placeholder for each token that stays. Older repos have none, and where
+        only the model can say how many stay, it is a stock one or writes all."""
+        return hasattr(self.processor, "retention_ratio") and not getattr(self.processor, "writes_all", False)
 
     @cached_property
     def inputs(self) -> Any:

@@ -45,7 +45,8 @@ def kept_by_loops(tokens: Tensor, ratio: float) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("num_frames", "per_frame", "ratio"), [(8, 6, 0.25), (8, 6, 0.9), (3, 12, 0.3), (1, 20, 0.25), (13, 4, 0.5)]
+    ("num_frames", "per_frame", "ratio"),
+    [(8, 6, 0.25), (8, 6, 0.9), (3, 12, 0.3), (1, 20, 0.25), (1, 9, 0.1), (13, 4, 0.5)],
 )
 def test_it_keeps_what_plain_loops_keep(num_frames: int, per_frame: int, ratio: float) -> None:
     torch.manual_seed(num_frames)

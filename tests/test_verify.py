@@ -121,6 +121,18 @@ def test_verify_fails_on_a_broken_repo(breakage: str, repo: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["llava_onevision", "internvl"])
+def test_a_repo_passes_where_only_the_model_can_say_how_many_tokens_stay(name: str, tmp_path: Path) -> None:
+    """Its processor is the stock one or, where that passes frames as images, one of ours that writes all."""
+    case = next(each for each in MODELS if each.name == name)
+    for part in case.build(**case.build_arguments):
+        part.save_pretrained(tmp_path / "base")
+    names = ("--base", tmp_path / "base", "--repo", "org/name", "--dry-run", "--output", tmp_path / "repo")
+    code, out, error = vidcom2("publish", *names, "--compression-rounding", "ceil")
+    assert code == 0 and "failed" not in out and out.count("passed") >= 11, out + error
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("methods_restored")
 def test_a_users_method_is_published_with_the_repo_and_verified(staged: StagedRepo, tmp_path: Path) -> None:
     COMPRESSION_METHODS.pop("whole_frames", None)  # another test may have registered another module's

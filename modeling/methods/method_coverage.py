@@ -65,7 +65,8 @@ def covering(tokens: "Points", picked: Tensor, num_kept: int) -> VideoCompressio
 
     # Where few frames have a free token, frames without one were picked too, and their tokens do not count:
     # fill up by the distances, with tokens that are not finite last.
-    order = distances.masked_fill(taken, torch.inf).masked_fill(~tokens.finite, -torch.inf)
+    order = distances.masked_fill(distances.isinf(), 0.0)  # where no more than `picked` stay
+    order = order.masked_fill(taken, torch.inf).masked_fill(~tokens.finite, -torch.inf)
     return VideoCompression(*most_unique_tokens_of_video(order.unflatten(0, (num_frames, -1)), num_kept))
 
 

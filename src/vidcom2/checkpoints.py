@@ -130,8 +130,8 @@ def load(
 
     Returns:
         The model, in evaluation mode, and the processor, which writes a placeholder for each video token that stays.
-        Where their number depends on what a video shows (`compression_rounding="ceil"`), it is the stock processor, and
-        the model shortens its prompts.
+        Where their number depends on what a video shows (`compression_rounding="ceil"`), it writes all placeholders, as
+        the stock processor, which it mostly is, and the model shortens its prompts.
 
     Raises:
         CheckpointError: a ValueError, if there is no such checkpoint, its files cannot be read, or VidCom² has no class

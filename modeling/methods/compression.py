@@ -367,7 +367,7 @@ def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_f
         raise ValueError(
             f"`compression_method={method.name!r}` with `compression_rounding={settings.compression_rounding!r}` does "
             f"not say how many tokens of a video stay before it is encoded, when the prompt is written. {remedy}, or "
-            "let a processor that writes all placeholders write the prompt, which the model shortens."
+            "write the prompt with the stock processor, and the model shortens it."
         )
 
     def at_ratio(of: CompressionSettings) -> int:

@@ -637,6 +637,15 @@ def test_weights_that_the_server_cannot_copy_are_uploaded(
     assert json.loads(hub.read(REPO, "config.json"))["retention_ratio"] == 0.25
 
 
+def test_an_error_other_than_a_refused_copy_is_raised_and_no_weights_are_fetched(
+    hub: LoopbackHub, api: HfApi, staged: StagedRepo
+) -> None:
+    hub.fail("POST", "/preupload/", status=200, body={"files": "of another shape"}, times=9)
+    with pytest.raises(ValueError, match="preupload_info is improperly formatted"):
+        send(api, staged)
+    assert not any("xet-read-token" in request.path for request in hub.requests)
+
+
 def test_a_pull_request_leaves_main_alone(hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:
     hub.create(REPO)
     hub.commit(REPO, {"theirs.txt": b"theirs"}, "theirs")

@@ -13,6 +13,7 @@ from transformers import ProcessorMixin
 from .configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
 from .errors import OptionError
 from .families import FAMILIES, Family
+from .modeling.prompt.processing_short_prompts import OWN
 
 
 def can_be_counted(config: Any) -> bool:
@@ -36,12 +37,12 @@ def shorten(processor: Any, config: Any) -> None:
     if not _becomes_ours(config):
         restore(processor)
         return
+    if not hasattr(processor, "writes_all"):  # one of ours that an older repo holds would ignore it
+        restore(processor)
     if not _is_ours(processor):
         new_class = family.processor_like(processor)
         if new_class is None:
-            remedy = (
-                ", or leave `processor` out: the model then shortens its prompts" if family.runs_stock_prompts else ""
-            )
+            remedy = ", or leave `processor` out: the model then shortens its prompts"
             raise OptionError(
                 f"`processor` is a {type(processor).__name__}, but must be a "
                 f"{' or a '.join(family.stock_processors)} itself, whose class changes. Derive your class from this "
@@ -63,7 +64,7 @@ def _settings_of_processor(config: Any) -> dict[str, Any]:
 def restore(processor: ProcessorMixin) -> None:
     """Turn a processor back into the stock one, in place."""
     if _is_ours(processor):
-        for name in (*COUNTED_BY, "writes_all", "auto_map"):  # the last names the class that it was loaded with
+        for name in (*OWN, "auto_map"):  # the last names the class that it was loaded with
             vars(processor).pop(name, None)
         processor.__class__ = type(processor).stock_class()  # pyright: ignore[reportAttributeAccessIssue]
 

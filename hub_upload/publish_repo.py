@@ -1,7 +1,7 @@
 """From options to a staged repo: `prepare` makes and checks everything that `publishing.publish` then sends."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import HfApi
@@ -12,6 +12,7 @@ from ..finding_checkpoints import family_at, folder_named
 from ..hub_calls import HubUnreachable, hub_errors
 from ..records.fingerprints import folder_identity
 from ..records.whole_files import check_free
+from ..toys import toy_of
 from .base_checkpoint import Base, download_weights, hub_base, local_base
 from .model_card import CardOptions, missing_in_card, read_result
 from .publish_options import PublishOptions
@@ -114,6 +115,8 @@ def _check_space_model(api: HfApi, options: PublishOptions) -> list[str]:
 
 def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
     name = str(options.base).rstrip("/")
+    if (toy := toy_of(name)) is not None:
+        return replace(local_base(toy.folder, report), name=name)
     if (folder := folder_named(name, options.revision)) is not None:
         return local_base(folder, report)
     if name == options.repo:

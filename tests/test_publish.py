@@ -20,6 +20,7 @@ from huggingface_hub.utils import yaml_dump
 from loopback_hub import Blob, LoopbackHub
 from markdown_it import MarkdownIt
 from models import EACH_MODEL, MODELS, ModelCase, chat_prompt, make_video
+from test_cli import vidcom2
 from test_cosmos3_edge import as_released
 from test_load import rename_processor
 from transformers import AutoProcessor, LlavaOnevisionProcessor
@@ -55,6 +56,7 @@ from vidcom2.hub_upload.publishing import (
 from vidcom2.hub_upload.staging import StagedRepo, complete, stage
 from vidcom2.repo_shape import listed_files
 from vidcom2.shipping.shipped_code import code_of, fields_of
+from vidcom2.toys import TOYS
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "hf_test"
@@ -231,6 +233,16 @@ def test_sharded_weights_are_staged_with_their_index_and_other_files_are_left_ou
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"lacks the weights \['model-00002-of-00002.safetensors'\]"):
         local_base(folder)
+
+
+def test_a_toy_can_be_the_base_of_a_dry_run(hub: LoopbackHub, tmp_path: Path) -> None:
+    names = ("--base", "toy:qwen3_vl", "--repo", "org/toy", "--dry-run", "--no-verify", "--output", tmp_path / "repo")
+    code, out, error = vidcom2("publish", *names)
+    assert code == 0, out + error
+    assert "vidcom2 publish --base toy:qwen3_vl --repo org/toy --no-verify" in (tmp_path / "repo/README.md").read_text()
+    weights = (tmp_path / "repo/model.safetensors").read_bytes()
+    assert weights == (TOYS["qwen3_vl"].folder / "model.safetensors").read_bytes()
+    assert vidcom2("publish", "--base", "toy:qwen", *names[2:])[0] == 2
 
 
 def test_a_folder_that_is_no_base_is_refused(onevision_folder: Path, tmp_path: Path) -> None:

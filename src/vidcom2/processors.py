@@ -8,12 +8,16 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import ProcessorMixin
+import torch
+from transformers import LlavaNextVideoProcessor, ProcessorMixin
 
 from .configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
 from .errors import OptionError
 from .families import FAMILIES, Family
 from .modeling.prompt.processing_short_prompts import OWN
+
+# VideoLLaMA3's video processor would leave out tokens that repeat the frame before, and MiniCPM-V's would cut slices.
+OF_WHOLE_FRAMES = {"use_token_compression": False, "max_slice_nums": 1}
 
 
 def can_be_counted(config: Any) -> bool:
@@ -84,10 +88,24 @@ def processor_fields(config: Any) -> dict[str, Any]:
 
 
 def of_whole_prompts(processor: Any) -> Any:
-    """Return a processor that writes a placeholder for every token of a video, which are thinned out per setting."""
+    """Return the stock processor that offers methods all tokens of a video's whole frames, and writes a placeholder for
+    each, whatever this one does. Its video processor may be changed."""
     view = copy.copy(processor)
     restore(view)
+    view.video_processor = of_videos = copy.copy(view.video_processor)
+    for name in OF_WHOLE_FRAMES.keys() & set(dir(of_videos)):
+        setattr(of_videos, name, OF_WHOLE_FRAMES[name])
     return view
+
+
+def with_sizes_alone(processor: ProcessorMixin, made: dict[str, Any]) -> dict[str, Any]:
+    """Return what a video processor made of frames without values, so that the processor can write their text. It may
+    read a size with NumPy, and counts the tokens that a mask leaves: all of them."""
+    if isinstance(processor, LlavaNextVideoProcessor):
+        made["pixel_values_videos"] = torch.zeros(()).expand(made["pixel_values_videos"].shape)
+    if "video_compression_mask" in made:
+        made["video_compression_mask"] = torch.ones(made["video_compression_mask"].shape, dtype=torch.bool)
+    return made
 
 
 def check_processor(what: str, processor: object, family: Family) -> None:

@@ -85,9 +85,9 @@ def _column(
 
 
 def unanswered(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each candidate of whose answers too many name no option, and for each that was still thinking.
+    """Return a line for each candidate with too many answers that name no option, and for each that was still thinking.
     The last of them ends with what may help. A line before them says if all tokens would rather answer with something
-    else than a letter."""
+    other than a letter."""
     lines = [
         f"with {named(each) if each is not results[0] else 'all tokens'}, {each[name]} of {each[asked]} {what}"
         for each in results

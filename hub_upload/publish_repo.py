@@ -115,10 +115,10 @@ def _check_space_model(api: HfApi, options: PublishOptions) -> list[str]:
 
 def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
     name = str(options.base).rstrip("/")
-    if (toy := toy_of(name)) is not None:
-        return replace(local_base(toy.folder, report), name=name)
-    if (folder := folder_named(name, options.revision)) is not None:
-        return local_base(folder, report)
+    toy = toy_of(name)
+    if (folder := folder_named(name if toy is None else str(toy.folder), options.revision)) is not None:
+        base = local_base(folder, report)
+        return base if toy is None else replace(base, name=name)
     if name == options.repo:
         raise OptionError(
             f"`--base` and `--repo` are both {name!r}. Pass as `--base` the checkpoint that the repo was made from."

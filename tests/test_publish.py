@@ -242,7 +242,9 @@ def test_a_toy_can_be_the_base_of_a_dry_run(hub: LoopbackHub, tmp_path: Path) ->
     assert "vidcom2 publish --base toy:qwen3_vl --repo org/toy --no-verify" in (tmp_path / "repo/README.md").read_text()
     weights = (tmp_path / "repo/model.safetensors").read_bytes()
     assert weights == (TOYS["qwen3_vl"].folder / "model.safetensors").read_bytes()
-    assert vidcom2("publish", "--base", "toy:qwen", *names[2:])[0] == 2
+    other = ("--repo", "org/toy", "--dry-run", "--no-verify", "--output", tmp_path / "other")
+    assert "the toys are" in vidcom2("publish", "--base", "toy:qwen", *other)[2]
+    assert "has none" in vidcom2("publish", "--base", "toy", "--revision", "v1", *other)[2]
 
 
 def test_a_folder_that_is_no_base_is_refused(onevision_folder: Path, tmp_path: Path) -> None:

@@ -13,6 +13,16 @@
 #   REHEARSAL=1  run every step on the CPU, with a small model and few frames, to see that the steps work
 
 set -u
+STEPS=(tests llava_onevision_7b qwen2_5_vl_7b flash_attention compress beside_the_paper llava_onevision_7b_frames
+    qwen2_vl_7b_frames llava_video_7b lecture vision_tower_llava-onevision-0.5b vision_tower_qwen3-vl-2b)
+ASKED=" ${*:-${STEPS[*]}} "
+for name in $ASKED; do
+    if [[ " ${STEPS[*]} " != *" $name "* ]]; then
+        echo "There is no step $name. Name some of these, or none to run all: ${STEPS[*]}" >&2
+        exit 2
+    fi
+    if [[ $name == vision_tower_* ]]; then ASKED+="lecture "; fi # the video that these read
+done
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 OUT=${OUT:-gpu-results}
@@ -21,7 +31,6 @@ REHEARSAL=${REHEARSAL:-}
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
 WORK=$(mktemp -d)
-ASKED=" $* "
 trap 'rm -rf "$WORK"' EXIT
 export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 : > "$OUT/summary.txt"
@@ -32,7 +41,7 @@ say() { echo "$*" | tee -a "$OUT/summary.txt"; }
 step() {
     local name=$1 limit=$(($2 < LIMIT ? $2 : LIMIT)) begin=$SECONDS code
     shift 2
-    if [ "$ASKED" != "  " ] && [[ "$ASKED" != *" $name "* ]]; then return; fi
+    if [[ "$ASKED" != *" $name "* ]]; then return; fi
     if [ -n "$WHY_NOT" ]; then
         say "$name: skipped, $WHY_NOT"
         return

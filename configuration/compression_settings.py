@@ -66,12 +66,12 @@ class CompressionMethod(Method):
     compiles: bool = False
 
     def reads(self, setting: str) -> bool:
-        """Whether a value of this setting can make a difference. One that is for every method to read always can."""
+        """Return whether a value of this setting can matter. A setting that every method reads always can."""
         return setting in self.settings or setting not in OF_SOME_COMPRESSION_METHODS
 
     def keeps_by_sizes(self, rounding: str) -> bool:
-        """Whether K follows from the sizes and the ratio alone, whatever a video shows. It does unless frame budgets
-        are rounded. A user's method is believed here, and checked where it matters."""
+        """Return whether K follows from the sizes and the ratio alone, whatever a video shows. It does unless frame
+        budgets are rounded. A user's method is believed here, and checked where it matters."""
         return rounding == "exact" or not self.reads("compression_rounding")
 
 
@@ -87,11 +87,11 @@ class VisionMethod(Method):
     towers: tuple[str, ...] | None = None
 
     def reads(self, setting: str) -> bool:
-        """Whether a value of this setting can make a difference. One that is for every method to read always can."""
+        """Return whether a value of this setting can matter. A setting that every method reads always can."""
         return setting in self.settings or setting not in OF_SOME_VISION_METHODS
 
     def fits(self, tower: str | None) -> bool:
-        """Whether it can run a vision tower of this `model_type`, which is None if there is no tower."""
+        """Return whether it can run a vision tower of this `model_type`, which is None if there is no tower."""
         return self.towers is None or tower in self.towers
 
 
@@ -311,7 +311,7 @@ class CompressionSettings:
         return settings
 
     def drops_of(self, num_tokens: int) -> bool:
-        """Whether tokens are dropped of a video with this many scored tokens."""
+        """Return whether a video with this many scored tokens loses any."""
         return self.retention_ratio < 1.0 or (self.max_video_tokens is not None and num_tokens > self.max_video_tokens)
 
     @property

@@ -28,7 +28,7 @@ class PublishOptions:
     base: Annotated[
         str | None,
         Option(
-            help="Checkpoint to start from: a Hub id, or a folder (LLaVA-Video: one made by `convert-llava-video`).",
+            help="Checkpoint to start from: a Hub id, a folder (LLaVA-Video: made by `convert-llava-video`), or a toy.",
             show_default=False,
         ),
     ] = None

@@ -1,7 +1,7 @@
 """From options to a staged repo: `prepare` makes and checks everything that `publishing.publish` then sends."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import HfApi
@@ -12,6 +12,7 @@ from ..finding_checkpoints import family_at, folder_named
 from ..hub_calls import HubUnreachable, hub_errors
 from ..records.fingerprints import folder_identity
 from ..records.whole_files import check_free
+from ..toys import toy_of
 from .base_checkpoint import Base, download_weights, hub_base, local_base
 from .model_card import CardOptions, missing_in_card, read_result
 from .publish_options import PublishOptions
@@ -114,8 +115,10 @@ def _check_space_model(api: HfApi, options: PublishOptions) -> list[str]:
 
 def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
     name = str(options.base).rstrip("/")
-    if (folder := folder_named(name, options.revision)) is not None:
-        return local_base(folder, report)
+    toy = toy_of(name)
+    if (folder := folder_named(name if toy is None else str(toy.folder), options.revision)) is not None:
+        base = local_base(folder, report)
+        return base if toy is None else replace(base, name=name)
     if name == options.repo:
         raise OptionError(
             f"`--base` and `--repo` are both {name!r}. Pass as `--base` the checkpoint that the repo was made from."

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download, snapshot_download
-from huggingface_hub.errors import RemoteEntryNotFoundError
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download, try_to_load_from_cache
 
 from ..families import FAMILIES
 from ..finding_checkpoints import folder_named, read_object
-from ..hub_calls import PublishError, hub_errors
-from ..repo_shape import CONFIG, FINISHED
+from ..hub_calls import HubUnreachable, PublishError, hub_errors
+from ..repo_shape import CONFIG, FINISHED, refused_pickles
 
 WORKER = Path(__file__).with_name("verification_worker.py")
 STDERR_LINES = 12  # so many are shown of a worker that died
@@ -52,7 +51,8 @@ def verify(
     """Check a Hub repo (`org/name`) or a folder in a process in which `vidcom2` cannot be imported.
 
     That process runs the code of the repo, as with `trust_remote_code=True`. A repo is first downloaded as a whole, at
-    one commit, into the usual cache. The cache of remote code is an empty one.
+    the commit that the Hub has now, into the usual cache, unless its weights are pickled: then that is all that is
+    reported. The cache of remote code is an empty one.
 
     Args:
         progress: called with each result as it comes.
@@ -65,11 +65,20 @@ def verify(
         CheckpointError: if its config.json cannot be read.
         PublishError: if the Hub has no such repo, or cannot be reached.
     """
-    folder = folder_named(name, revision)
-    _check_is_vidcom2(name, revision, folder)
-    if folder is None:
+    folder, checks = folder_named(name, revision), []
+    if folder is not None:
+        _check_is_vidcom2(name, f"the folder {name!r}", folder / CONFIG)
+    else:
+        folder, commit, files = _found_on_the_hub(name, revision)
+        checks.append(Check("commit", "passed", f"{commit}, which is what the Hub has at {revision or 'main'}"))
+        if refusal := refused_pickles(files):
+            checks.append(Check("files", "failed", refusal))
+        for check in checks:
+            progress(check)
+        if refusal:
+            return checks
         with hub_errors(name):
-            folder = Path(snapshot_download(name, revision=revision))
+            snapshot_download(name, revision=commit)
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile("w+") as stderr:
         environment = os.environ | {
             "HF_MODULES_CACHE": str(Path(scratch, "modules")),
@@ -79,7 +88,7 @@ def verify(
         # `python FILE` would put the folder of that file on the path, and so make its modules importable.
         start = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
         command = [sys.executable, "-c", start, str(folder.resolve()), device]
-        checks, is_finished = [], False
+        is_finished = False
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=scratch, env=environment
         ) as process:
@@ -99,22 +108,34 @@ def failures(checks: list[Check]) -> list[Check]:
     return [check for check in checks if check.status == "failed"]
 
 
-def _check_is_vidcom2(name: str, revision: str | None, folder: Path | None) -> None:
-    """Check that there is something of VidCom² to verify, and what its processor needs. Raises what `verify` raises."""
-    what = f"the repo {name!r}" if folder is None else f"the folder {name!r}"
-    lacking = NotVidCom2Error(f"{what} holds no {CONFIG}, so it is not a checkpoint.")
+def _found_on_the_hub(name: str, revision: str | None) -> tuple[Path, str, list[str]]:
+    """Return the folder of a repo in the cache, of which it has the config alone so far, its commit, and its files.
+
+    Raises what `verify` raises. A cached commit does not stand in for a Hub that cannot be asked.
+    """
     try:
         with hub_errors(name):
-            path = folder / CONFIG if folder else Path(hf_hub_download(name, CONFIG, revision=revision))
+            info = HfApi().model_info(name, revision=revision)
+            commit, files = str(info.sha), [file.rfilename for file in info.siblings or []]
+            config = Path(hf_hub_download(name, CONFIG, revision=commit) if CONFIG in files else CONFIG)
     except PublishError as error:
-        if isinstance(error.__cause__, RemoteEntryNotFoundError):
-            raise lacking from None
-        raise type(error)(f"there is no folder {name!r}, and {error}") from error
-    if not path.is_file():
-        raise lacking
-    if (family := FAMILIES.get(str(read_object(path).get("model_type")))) is not None:
+        reason = f"there is no folder {name!r}, and {error}"
+        if isinstance(error, HubUnreachable) and isinstance(
+            cached := try_to_load_from_cache(name, CONFIG, revision=revision), str
+        ):
+            reason += f" To check the commit that the cache has, name its folder: {Path(cached).parent}"
+        raise type(error)(reason) from error
+    _check_is_vidcom2(name, f"the repo {name!r}", config)
+    return config.parent, commit, files
+
+
+def _check_is_vidcom2(name: str, what: str, config: Path) -> None:
+    """Check that there is something of VidCom² to verify, and what its processor needs. Raises what `verify` raises."""
+    if not config.is_file():
+        raise NotVidCom2Error(f"{what} holds no {CONFIG}, so it is not a checkpoint.")
+    if (family := FAMILIES.get(str(read_object(config).get("model_type")))) is not None:
         family.check_packages()
-    if "vidcom2" not in path.read_text(encoding="utf-8", errors="replace").lower():
+    if "vidcom2" not in config.read_text(encoding="utf-8", errors="replace").lower():
         raise NotVidCom2Error(
             f"{what} is not a VidCom² repo: its {CONFIG} does not name VidCom². Make one from it with `vidcom2 publish "
             f"--base {name} --repo org/name`."

@@ -7,7 +7,6 @@ import gc
 import inspect
 import json
 import math
-import re
 import runpy
 import sys
 import tempfile
@@ -40,7 +39,6 @@ METHODS = {
 }
 
 PIPELINE_TASKS = ("image-text-to-text", "any-to-any", shape.PIPELINE_TASK)
-PICKLED_WEIGHTS = re.compile(r"(pytorch_model|adapter_model).*\.(bin|pt|pth)")
 QUESTION = "What happens in the video?"
 NUM_FRAMES = 8
 
@@ -217,9 +215,8 @@ def prefill_lengths(model: Any) -> Iterator[list[int]]:
 
 def check_files(repo: Repo) -> str:
     """All files that config.json names are there, and the weights are safetensors and not pickled."""
-    # Other pickles, such as a trainer's state, are never loaded.
-    pickles = [file for file in repo.files if PICKLED_WEIGHTS.fullmatch(file)]
-    require(not pickles, f"{pickles} can run code when they are loaded. Keep safetensors only.")
+    refusal = shape.refused_pickles(repo.files)
+    require(not refusal, refusal)
     named = list(repo.config.get("auto_map", {}).values())
     named += [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
     require(bool(named), "config.json has no `auto_map`, and without it the stock model loads, uncompressed.")

@@ -18,7 +18,7 @@ from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_ima
 from transformers import AutoProcessor, BatchFeature, PreTrainedModel, ProcessorMixin
 from videos_as_images import by_prompt, joined_pixels, split_pixels
 
-from vidcom2.asking.prompting import NO_SLICES, OF_THE_TOWER, at_least_a_pair, prompt_text
+from vidcom2.asking.prompting import OF_THE_TOWER, at_least_a_pair, prompt_text
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS
 from vidcom2.processors import restore, shorten
@@ -158,6 +158,13 @@ class Family:
         shorten(processor, self.model.config)
         return replace(self, processor=processor)
 
+    @property
+    def of_whole_frames(self) -> dict[str, Any]:
+        """Arguments with which the stock processor offers all tokens of whole frames, as the package has it do."""
+        settings = {"use_token_compression": False, "max_slice_nums": 1}
+        known = {name: value for name, value in settings.items() if hasattr(self.processor.video_processor, name)}
+        return {"videos_kwargs": known} if known else {}
+
     def short_inputs(self, question: Any, video: Video, **settings: Any) -> dict[str, Any]:
         """Return what this project's processor writes about a video that is read already, without its pixels."""
         processor: Any = self.writing_short.processor
@@ -169,7 +176,7 @@ class Family:
             do_sample_frames=False,
             return_tensors="pt",
             **settings,
-            **NO_SLICES if hasattr(processor.video_processor, "max_slice_nums") else {},
+            **self.of_whole_frames,
         )
         return {name: value for name, value in made.items() if name not in OF_THE_TOWER}
 

@@ -568,8 +568,7 @@ def test_the_command_measures_a_checkpoint(family: Family, clip: str, tmp_path: 
     assert found["all tokens"]["turns"][0]["video_tokens"] == whole
     kept = [found[method]["turns"][0]["video_tokens"] for method in ("random", "vidcom2")]
     assert all(whole / 5 < each < whole for each in kept)
-    # The numbers are equal, since the rounding is exact; but VideoLLaMA3's stock processor leaves some of both out.
-    assert kept[0] == kept[1] or family.case.name == "video_llama_3"
+    assert kept[0] == kept[1]  # since the rounding is exact
     for method in ("random", "vidcom2"):
         assert found[method]["settings"]["compression_rounding"] == "exact"
         assert len(found[method]["turns"]) == 2

@@ -48,16 +48,31 @@ def test_clips_repeat_as_much_as_their_names_say(tmp_path: Path) -> None:
     assert shares["cuts"] < 0.8 and shares["handheld"] < 0.1
 
 
+def run_steps(folder: Path, *steps: str, **limit: str) -> tuple[int, list[str], str]:
+    """Rehearse `on_a_gpu.sh`, and return its exit code, the lines of its summary, and what it says on stderr."""
+    environment = {"REHEARSAL": "1", "PYTHON": sys.executable, "OUT": str(folder), "OMP_NUM_THREADS": "1"}
+    command = ["bash", "benchmarks/on_a_gpu.sh", *steps]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment | limit, capture_output=True, text=True)
+    summary = folder / "summary.txt"
+    return done.returncode, summary.read_text().splitlines() if summary.exists() else [], done.stderr
+
+
+def test_a_gpu_step_that_there_is_not_is_refused_with_the_accepted_names(tmp_path: Path) -> None:
+    code, summary, error = run_steps(tmp_path, "compress", "lectures")
+    assert code == 2 and not summary
+    assert "There is no step lectures. Name some of these" in error and " lecture vision_tower" in error
+
+
+@pytest.mark.slow
+def test_a_gpu_step_that_reads_the_lecture_makes_it(tmp_path: Path) -> None:
+    _, summary, error = run_steps(tmp_path, "vision_tower_qwen3-vl-2b", LIMIT="1")  # even if there is no time for it
+    assert [line.split(":")[0] for line in summary] == ["lecture", "vision_tower_qwen3-vl-2b", "all steps"], error
+
+
 @pytest.mark.slow
 def test_every_step_of_the_gpu_half_hour_runs_on_a_cpu_with_a_small_model(tmp_path: Path) -> None:
-    environment = os.environ | {
-        "REHEARSAL": "1",
-        "PYTHON": sys.executable,
-        "OUT": str(tmp_path),
-        "OMP_NUM_THREADS": "1",
-    }
-    subprocess.run(["bash", "benchmarks/on_a_gpu.sh"], cwd=ROOT, env=environment, check=True, capture_output=True)
-    summary = (tmp_path / "summary.txt").read_text().splitlines()
+    code, summary, error = run_steps(tmp_path)
+    assert code == 0, error
     steps = dict(line.split(": ", 1) for line in summary if not line.startswith((" ", "all steps")))
     left_out = [name for name, outcome in steps.items() if outcome.startswith("skipped")]
     assert left_out in ([], ["flash_attention"])

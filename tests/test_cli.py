@@ -250,6 +250,8 @@ def test_the_verdict_of_eval_names_the_best_methods_of_each_ratio() -> None:
         "Most answers as with all tokens: vidcom2 at 25 % with 90.0 %, vidcom2 at 10 % with 75.0 %. 3 videos tell "
         "little: see the intervals"
     )
+    ties = [*results[:1], *(eval_result(name, 0.25, 0.8, 0.8, 100) for name in ("random", "vidcom2", "evs", "vcast"))]
+    assert str(verdict_of_eval(ties)).startswith("Most right answers: random and 3 others at 25 % with 80.0 %;")
     assert verdict_of_eval(results[:1]) is None
     none = [each | {"accuracy": 0.0} for each in results[:2]]
     assert verdict_of_eval(none) == "No right answers by any method at any ratio; all tokens have 0.0 %"

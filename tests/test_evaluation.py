@@ -107,9 +107,9 @@ def test_the_report_counts_answers_without_an_option_or_an_end_and_advises_once(
     assert [each["no option (n = 10)"] for each in shown] == ["2", "2"]
     assert [each["unfinished (n = 2)"] for each in shown] == ["1", "0"]
     first, second, third = unanswered(results)
-    assert first == "all tokens at 1: 2 of 10 answers name no option, or several."
-    assert second == "all tokens at 1: 1 of 2 answers to open questions end within the model's thoughts."
-    assert third.startswith("random at 0.5: 2 of 10 answers name no option, or several. A model that explains or ")
+    assert first == "with all tokens, 2 of 10 answers name no option, or several."
+    assert second == "with all tokens, 1 of 2 answers to open questions end within the model's thoughts."
+    assert third.startswith("with random at 0.5, 2 of 10 answers name no option, or several. A model that explains or ")
     page = markdown("title", results, 0, "here")
     assert page.count("--max-new-tokens") == 1 and first in page and second in page and third in page
     assert "`no option` counts answers" in page and "`unfinished` counts answers" in page

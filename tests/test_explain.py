@@ -106,8 +106,6 @@ def test_an_explanation_has_the_models_numbers_its_grid_and_whole_frames(family:
     assert np.abs(small - wide.frames[0]).mean() < 4  # so nothing is cut off
 
 
-# VideoLLaMA3's processor leaves placeholders of repeated tokens out, so fewer are kept than the ratio says.
-@only(lambda family: "video_compression_mask" not in family.video_inputs)
 def test_a_call_compares_settings_and_names_those_that_differ_from_the_defaults(family: Family) -> None:
     settings = {"retention_ratio": 0.5, "compression_method": "random", "compression_rounding": "round"}
     given = {"num_frames": 4, "compare_with": [{"retention_ratio": 0.25}], "processor": family.processor}

@@ -1,5 +1,6 @@
 """Tests of the families whose processors pass the frames of videos as images."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from vidcom2 import VidCom2InternVLConfig
 from vidcom2.configuration import configuration_vidcom2_smolvlm as of_smolvlm
 from vidcom2.configuration.compression_settings import NUM_KEPT
 from vidcom2.modeling.families.frame_images import FrameImagesModelMixin
+from vidcom2.modeling.prompt.processing_short_prompts import VidCom2ProcessorMixin
+from vidcom2.processors import shorten
 
 pytestmark = only(lambda family: family.frames_are_images)
 
@@ -117,6 +120,15 @@ def test_where_only_the_model_can_say_how_many_stay_load_gives_a_processor_that_
     with pytest.raises(ValueError, match="`retention_ratio` is passed to a processor that writes all placeholders"):
         saved(text=[family.prompt("What?", videos=1)], videos=[[make_video(0)]], retention_ratio=0.1)
     assert not load(tmp_path, compression_rounding="exact")[1].writes_all
+
+
+def test_a_processor_of_an_older_repo_that_cannot_write_all_becomes_this_packages(family: Family) -> None:
+    processor = copy.copy(family.processor)
+    stock = type(processor)
+    older = type("VidCom2ProcessorMixin", (), {"stock_class": classmethod(lambda cls: stock)})
+    processor.__class__ = type("Older", (older, stock), {})
+    shorten(processor, family.case.config_class(compression_rounding="ceil"))
+    assert isinstance(processor, VidCom2ProcessorMixin) and processor.writes_all
 
 
 def test_beams_of_prompts_that_all_have_images_equal_those_of_each_alone(family: Family) -> None:

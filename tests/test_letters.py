@@ -216,7 +216,7 @@ def test_results_say_how_answers_were_read_and_warn_if_letters_are_improbable() 
     assert "no option" not in str(table(results)) and "the most probable letter" in page and "Cautions:" not in page
     assert unanswered(results) == []
     (warned,) = unanswered(summary(questions, result_rows([sure, *[unsure] * 3]), candidates))
-    assert warned.startswith("all tokens at 1: the letters have 25 % of the") and "--no-letters" in warned
+    assert warned.startswith("with all tokens, the letters have 25 % of the") and "--no-letters" in warned
     assert warned in markdown("title", summary(questions, result_rows([sure, *[unsure] * 3]), candidates), 0, "here")
     as_texts = summary(questions, result_rows([{"text": "Hm."}] * 4), candidates)
     assert [(each["no_option"], each["of_choice"]) for each in as_texts] == [(4, 4)] * 2

@@ -747,7 +747,7 @@ def test_an_engine_that_is_not_installed_is_named_with_its_extra(
     requests = write_lines(tmp_path / "r.jsonl", {"video": "a.mp4", "prompt": "What?"})
     code, shown, error = vidcom2("run", "--requests", requests, "-o", tmp_path / "a.jsonl", "--engine", engine)
     assert (code, shown, error.count("\n")) == (2, "", 1)
-    assert f"`--engine` is '{engine}', but" in error and f'pip install -e ".[{engine}]"' in error
+    assert f"`--engine` is '{engine}', but" in error and "Run: pip install " in error and f' "{engine}' in error
 
 
 def test_check_looks_at_all_rows_and_videos_without_a_model(data: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from huggingface_hub.utils import yaml_dump
 from loopback_hub import Blob, LoopbackHub
 from markdown_it import MarkdownIt
 from models import EACH_MODEL, MODELS, ModelCase, chat_prompt, make_video
+from test_cli import vidcom2
 from test_cosmos3_edge import as_released
 from test_load import rename_processor
 from transformers import AutoProcessor, LlavaOnevisionProcessor
@@ -55,6 +56,7 @@ from vidcom2.hub_upload.publishing import (
 from vidcom2.hub_upload.staging import StagedRepo, complete, stage
 from vidcom2.repo_shape import listed_files
 from vidcom2.shipping.shipped_code import code_of, fields_of
+from vidcom2.toys import TOYS
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "hf_test"
@@ -231,6 +233,18 @@ def test_sharded_weights_are_staged_with_their_index_and_other_files_are_left_ou
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"lacks the weights \['model-00002-of-00002.safetensors'\]"):
         local_base(folder)
+
+
+def test_a_toy_can_be_the_base_of_a_dry_run(hub: LoopbackHub, tmp_path: Path) -> None:
+    names = ("--base", "toy:qwen3_vl", "--repo", "org/toy", "--dry-run", "--no-verify", "--output", tmp_path / "repo")
+    code, out, error = vidcom2("publish", *names)
+    assert code == 0, out + error
+    assert "vidcom2 publish --base toy:qwen3_vl --repo org/toy --no-verify" in (tmp_path / "repo/README.md").read_text()
+    weights = (tmp_path / "repo/model.safetensors").read_bytes()
+    assert weights == (TOYS["qwen3_vl"].folder / "model.safetensors").read_bytes()
+    other = ("--repo", "org/toy", "--dry-run", "--no-verify", "--output", tmp_path / "other")
+    assert "the toys are" in vidcom2("publish", "--base", "toy:qwen", *other)[2]
+    assert "has none" in vidcom2("publish", "--base", "toy", "--revision", "v1", *other)[2]
 
 
 def test_a_folder_that_is_no_base_is_refused(onevision_folder: Path, tmp_path: Path) -> None:
@@ -635,6 +649,15 @@ def test_weights_that_the_server_cannot_copy_are_uploaded(
     send(api, staged)
     assert hub.read(REPO, "model.safetensors") == weights
     assert json.loads(hub.read(REPO, "config.json"))["retention_ratio"] == 0.25
+
+
+def test_an_error_other_than_a_refused_copy_is_raised_and_no_weights_are_fetched(
+    hub: LoopbackHub, api: HfApi, staged: StagedRepo
+) -> None:
+    hub.fail("POST", "/preupload/", status=200, body={"files": "of another shape"}, times=9)
+    with pytest.raises(ValueError, match="preupload_info is improperly formatted"):
+        send(api, staged)
+    assert not any("xet-read-token" in request.path for request in hub.requests)
 
 
 def test_a_pull_request_leaves_main_alone(hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:

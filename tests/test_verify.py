@@ -7,11 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from huggingface_hub import snapshot_download
+from loopback_hub import LoopbackHub
 from models import MODELS
 from test_cli import vidcom2
 from transformers.quantizers import HfQuantizer
 
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
+from vidcom2.hub_calls import HubUnreachable
 from vidcom2.hub_upload import verification_worker
 from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions
@@ -167,6 +170,26 @@ def test_a_repo_saved_by_the_stock_class_fails_with_that_reason(repo: Path) -> N
     (repo / "LICENSE-vidcom2").unlink()
     files = next(check for check in verify(str(repo)) if check.name == "files")
     assert files.status == "failed" and "Was it saved by the stock class, which leaves the code behind?" in files.detail
+
+
+def test_pickled_weights_on_the_hub_are_refused_before_any_weights_are_fetched(repo: Path, tmp_path: Path) -> None:
+    (repo / "pytorch_model.bin").write_bytes(b"")
+    with LoopbackHub(tmp_path / "hub") as hub, hub.online(tmp_path / "home"):
+        commit = hub.seed("org/name", repo)
+        first, refusal = verify("org/name")
+    assert commit in first.detail and (refusal.name, refusal.status) == ("files", "failed")
+    assert "['pytorch_model.bin'] can run code" in refusal.detail
+    fetched = {request.path.rpartition("/")[2] for request in hub.requests if "/resolve/" in request.path}
+    assert fetched == {"config.json"}
+
+
+def test_a_cached_commit_does_not_stand_in_for_a_hub_that_does_not_answer(repo: Path, tmp_path: Path) -> None:
+    with LoopbackHub(tmp_path / "hub") as hub, hub.online(tmp_path / "home"):
+        cached = f"snapshots/{hub.seed('org/name', repo)}"
+        snapshot_download("org/name")
+        hub.fail("GET", "/api/models/", status=503, times=99)
+        with pytest.raises(HubUnreachable, match=f"the Hub answered 503.* name its folder: .*{cached}$"):
+            verify("org/name")
 
 
 class Quantizer(HfQuantizer):

@@ -1,5 +1,5 @@
-"""VideoLLaMA3's processor leaves out of the prompt what does not change from a frame to the next. The stock class runs
-the prompt that plain loops compressed further."""
+"""VideoLLaMA3's stock processor leaves out of the prompt what does not change between frames. The stock class runs the
+prompt that plain loops compressed further."""
 
 from typing import Any
 
@@ -25,8 +25,9 @@ from vidcom2 import (
 )
 from vidcom2.asking.generation import keep_tokens, run_tower
 from vidcom2.asking.prepared_video import prepare_video
-from vidcom2.asking.prompting import prepare_inputs
+from vidcom2.asking.prompting import prompt_text
 from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
+from vidcom2.processors import shorten
 from vidcom2.tiny.video_llama_3 import tiny_video_llama_3
 from vidcom2.video.reading import Video
 
@@ -49,19 +50,20 @@ def nearly_still(seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.5, RATIO])
-def test_a_prompt_for_the_kept_tokens_of_unequal_frames_equals_the_stock_one_that_is_shortened(ratio: float) -> None:
-    """`ask` and the like write it from the stock prompt, which leaves some tokens of each frame out."""
+def test_ask_and_the_like_offer_all_tokens_as_this_projects_processor_does(ratio: float) -> None:
     pair = Pair()
     video = Video(nearly_still(0).transpose(0, 2, 3, 1), np.arange(FRAMES), 1.0, FRAMES)
     prepared, inputs = prepare_video(pair.processor, video, pair.model)
-    assert len(set(inputs["video_compression_mask"].view(FRAMES, -1).sum(dim=1).tolist())) > 1
     settings = pair.model.config.compression_settings(retention_ratio=ratio)
     features = keep_tokens(pair.model, run_tower(pair.model, inputs, settings), settings)
     short = prepared.prompt(pair.processor, "What?").inputs(pair.processor, pair.model, features)
     got = pair.model(**short, mm_encoder_outputs={"video": features}).logits[:, -1]
-    whole = prepare_inputs(pair.processor, "What?", video)
-    expected = pair.model(**whole, retention_ratio=ratio).logits[:, -1]
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+    shorten(pair.processor, pair.model.config)
+    asked = {"text": [prompt_text(pair.processor, "What?")], "videos": [[video.frames]], "return_tensors": "pt"}
+    of_video = {"video_metadata": [video.metadata], "do_sample_frames": False, "retention_ratio": ratio}
+    expected = pair.processor(**asked, **of_video)
+    assert torch.equal(short["input_ids"], expected["input_ids"])
+    torch.testing.assert_close(got, pair.model(**expected).logits[:, -1], rtol=0, atol=1e-5)
 
 
 class Pair:
@@ -324,10 +326,7 @@ def test_ask_answers_about_a_video_that_hardly_changes(pair: Pair) -> None:
     frames = np.moveaxis(nearly_still(10), 1, -1)
     settings = {"model": pair.model, "processor": pair.processor, "max_new_tokens": 2, "fps": 1}
     answers = vidcom2.ask(frames, ["What?", "Who?"], **settings)
-    inputs = pair.inputs(1)
-    kept = pair.by_hand(inputs | {"video_compression_mask": inputs["video_compression_mask"]})[0]["kept"]
+    kept = pair.by_hand(pair.inputs(1, use_token_compression=False))[0]["kept"]
     for answer in answers:
         assert answer.compression.indices.tolist() == kept
-        assert (
-            answer.full_video_tokens == int(inputs["video_compression_mask"].sum()) > answer.video_tokens == len(kept)
-        )
+        assert answer.full_video_tokens == FRAMES * PER_FRAME and answer.video_tokens == len(kept)

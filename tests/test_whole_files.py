@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from vidcom2.errors import OptionError
-from vidcom2.records import whole_files
-from vidcom2.records.whole_files import check_free, growing_file, growing_folder, write_whole
+from vidcom2.records.whole_files import growing_file, growing_folder, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -63,19 +62,11 @@ def test_only_one_of_two_processes_makes_a_folder(tmp_path: Path) -> None:
     assert names(tmp_path) == ["x"] and (tmp_path / "x" / "content").read_text() == "the first's"
 
 
-def test_a_folder_that_another_process_finished_meanwhile_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "x").mkdir()
+def test_a_folder_that_exists_stays_and_what_a_killed_process_left_beside_it_goes(tmp_path: Path) -> None:
+    for name in ("x", ".x.vidcom2-incomplete"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".x.lock").touch()
     (tmp_path / "x" / "content").write_text("theirs")
-    seen = []
-
-    def looks_once_too_early(target: Path) -> None:
-        seen.append(target)
-        if len(seen) > 1:
-            check_free(target)
-
-    monkeypatch.setattr(whole_files, "check_free", looks_once_too_early)
     with pytest.raises(OptionError, match="exists already"), growing_folder(tmp_path / "x"):
         pass
     assert names(tmp_path) == ["x"] and (tmp_path / "x" / "content").read_text() == "theirs"

@@ -484,7 +484,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     def _kept_features(
         self, features: Sequence[Tensor], compressions: Sequence[VideoCompression]
     ) -> tuple[Tensor, ...]:
-        """Keep the surviving ones of each video's features (placeholders, dim). A merged feature takes the place of the
+        """Keep the features of each video (placeholders, dim) that survive. A merged feature takes the place of the
         token that it was merged into.
 
         If a value of the video is not finite, all that is kept becomes nan. As in the parent, the answer shows it then,

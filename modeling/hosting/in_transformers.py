@@ -109,7 +109,7 @@ def register_like(model_class: Any) -> None:
     """Register a model class, or a user's subclass of one, wherever its stock class is registered by name.
 
     Checkpoints on the Hub have older key names. Transformers renames these, but for classes outside the library only on
-    request. Without this, `lm_head` would stay random, with nothing but a warning.
+    request. Without this, `lm_head` would stay random, and only a warning would say so.
     """
     stock = next((base for base in model_class.__mro__ if base.__module__.startswith("transformers.models.")), None)
     if stock is None or model_class.config_class.model_type != stock.config_class.model_type:
@@ -183,7 +183,7 @@ def without_token_types(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_2d(mask: Any) -> TypeGuard[Tensor]:
-    """Whether `mask` is a padding mask. For static caches, `generate` prepares 4-D masks, one per kind of attention."""
+    """Return whether `mask` is a padding mask. For static caches `generate` prepares 4-D ones, by kind of attention."""
     return isinstance(mask, Tensor) and mask.ndim == 2
 
 
@@ -243,7 +243,7 @@ def _with_signature(method: Callable, parent_method: Callable, video_arguments: 
 
 
 def whole_videos(placeholders: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether consecutive videos of these sizes exactly fill the prompts' placeholders, prompt by prompt."""
+    """Return whether consecutive videos of these sizes exactly fill the prompts' placeholders, prompt by prompt."""
     remaining = list(sizes)
     for count in placeholders:
         while count > 0 and remaining:
@@ -410,7 +410,7 @@ def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, An
 
 
 def _is_missing(mask: Any) -> bool:
-    """Whether there is no mask. For static caches, `generate` prepares one for each kind of attention."""
+    """Return whether there is no mask. For static caches, `generate` prepares one for each kind of attention."""
     return all(each is None for each in (mask.values() if isinstance(mask, dict) else [mask]))
 
 

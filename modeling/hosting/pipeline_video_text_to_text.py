@@ -104,8 +104,8 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
 
 
 def _evenly(metadata: Any, num_frames: int, temporal_patch_size: int | None = 1, **others: Any) -> list[int]:
-    """Return which frames to take: evenly spaced from the first to the last; of a shorter video, all. A single frame is
-    taken twice where two share their tokens."""
+    """Return which frames to take: evenly spaced ones from the first to the last, or all frames of a shorter video. A
+    single frame is taken twice where two share their tokens."""
     num_frames = min(num_frames, metadata.total_num_frames)
     last, steps = metadata.total_num_frames - 1, max(1, num_frames - 1)
     frames = [(2 * number * last + steps - 1) // (2 * steps) for number in range(num_frames)]  # the nearest ones
@@ -113,7 +113,7 @@ def _evenly(metadata: Any, num_frames: int, temporal_patch_size: int | None = 1,
 
 
 def _is_chat(value: Any) -> bool:
-    """Whether `value` is a list of messages, or a list of such lists."""
+    """Return whether `value` is a list of messages, or a list of such lists."""
     if not isinstance(value, (list, tuple)) or not value:
         return False
     first = value[0][0] if isinstance(value[0], (list, tuple)) and value[0] else value[0]
@@ -128,7 +128,7 @@ def _chat(videos: Any, question: str) -> list[dict[str, Any]]:
 
 
 def _is_frames(videos: Sequence) -> bool:
-    """Whether a list is a single video given as images."""
+    """Return whether a list is a single video given as images."""
     return bool(videos) and all(hasattr(entry, "getpixel") for entry in videos)
 
 

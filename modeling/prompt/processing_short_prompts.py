@@ -248,7 +248,7 @@ def group_sizes(text: str, token: str) -> list[int]:
 
 
 def with_fewer(text: str, token: str, total: int) -> str:
-    """Return a text with so many placeholders, spread evenly among its groups, of which each must get one."""
+    """Return a text with this many placeholders, spread evenly among its groups, of which each must get one."""
     stay = spread(total, group_sizes(text, token))
     return re.sub(f"(?:{re.escape(token)})+", lambda _: token * next(stay), text)
 

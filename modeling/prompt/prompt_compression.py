@@ -326,7 +326,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return encode("kept", inputs | overrides)
 
     def _drops_tokens(self, inputs: dict[str, Any], settings: CompressionSettings) -> bool:
-        """Whether tokens are dropped of the videos of a prompt with a placeholder for every token."""
+        """Return whether the videos of a prompt with a placeholder for every token lose any."""
         if settings.retention_ratio < 1.0 or not settings.may_drop:
             return settings.may_drop
         return any(map(settings.drops_of, self.video_sizes(**inputs)))

@@ -138,7 +138,7 @@ def between_ends(attended: Tensor) -> Tensor:
 
 
 def spread(total: int, sizes: Sequence[int]) -> Iterator[int]:
-    """Yield how many of K placeholders each group gets: evenly by size, but at least one, so that each can be seen.
+    """Yield how many of K placeholders each group gets: in proportion to its size, but at least one, to be seen.
 
     Args:
         total: K, between the number of groups and the sum of their sizes.

@@ -103,8 +103,13 @@ def brief(value: Any) -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """Return how to install the packages of an extra."""
-    return f'In a checkout of vidcom2, run: pip install -e ".[{extra}]"'
+    """Return how to install the packages of an extra, with or without a checkout."""
+    try:
+        required = metadata.requires("vidcom2") or []
+    except metadata.PackageNotFoundError:  # nothing is installed, and a checkout is on Python's path
+        return f'In that checkout of vidcom2, run: pip install -e ".[{extra}]"'
+    packages = [each.split(";")[0] for each in required if re.search(f"extra == ['\"]{extra}['\"]", each)]
+    return "Run: pip install " + " ".join(f'"{each}"' for each in packages)
 
 
 def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:

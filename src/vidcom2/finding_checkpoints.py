@@ -349,14 +349,15 @@ def _ask_the_hub(
     from .hub_calls import HUB_ERRORS, explained
 
     def refused(reason: str) -> CheckpointError:
-        return CheckpointError(f"cannot load the model {name!r}: there is no such folder, and {reason}")
+        missing = "there is no such folder, the cache does not have it, and"
+        return CheckpointError(f"cannot load the model {name!r}: {missing} {reason}")
 
     check_hub_id(name)
     for file in (CONFIG, ADAPTER_CONFIG):
         if isinstance(try_to_load_from_cache(name, file, cache_dir=cache_dir, revision=revision), str):
             return
     if local_files_only:
-        raise refused("the cache does not have it, and `local_files_only` is set. Leave it out to ask the Hub.")
+        raise refused("`local_files_only` is set. Leave it out to ask the Hub.")
     try:
         files = HfApi(token=token).model_info(name, revision=revision, timeout=HUB_SECONDS).siblings
     except RevisionNotFoundError:

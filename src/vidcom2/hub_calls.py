@@ -52,8 +52,8 @@ def explained(error: Exception, repo: str) -> str:
         return f"{repo!r} is no name of a Hub repo, which looks like `org/name`."
     if constants.HF_HUB_OFFLINE and isinstance(error, OfflineModeIsEnabled | LocalEntryNotFoundError):
         return (
-            "the Hub is not asked, since HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, and the cache does not have "
-            f"{repo!r}. Unset the variable, or name a folder."
+            "the Hub is not asked, since HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set. Unset the variable, or name "
+            "a folder."
         )
     changed = f"{repo!r} changed while this was being published. Nothing was written. Look at it, and run this again."
     reasons = {

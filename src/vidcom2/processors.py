@@ -8,11 +8,16 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import ProcessorMixin
+import torch
+from transformers import LlavaNextVideoProcessor, ProcessorMixin
 
 from .configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
 from .errors import OptionError
 from .families import FAMILIES, Family
+from .modeling.prompt.processing_short_prompts import OWN
+
+# VideoLLaMA3's video processor would leave out tokens that repeat the frame before, and MiniCPM-V's would cut slices.
+OF_WHOLE_FRAMES = {"use_token_compression": False, "max_slice_nums": 1}
 
 
 def can_be_counted(config: Any) -> bool:
@@ -36,12 +41,12 @@ def shorten(processor: Any, config: Any) -> None:
     if not _becomes_ours(config):
         restore(processor)
         return
+    if not hasattr(processor, "writes_all"):  # one of ours that an older repo holds would ignore it
+        restore(processor)
     if not _is_ours(processor):
         new_class = family.processor_like(processor)
         if new_class is None:
-            remedy = (
-                ", or leave `processor` out: the model then shortens its prompts" if family.runs_stock_prompts else ""
-            )
+            remedy = ", or leave `processor` out: the model then shortens its prompts"
             raise OptionError(
                 f"`processor` is a {type(processor).__name__}, but must be a "
                 f"{' or a '.join(family.stock_processors)} itself, whose class changes. Derive your class from this "
@@ -63,7 +68,7 @@ def _settings_of_processor(config: Any) -> dict[str, Any]:
 def restore(processor: ProcessorMixin) -> None:
     """Turn a processor back into the stock one, in place."""
     if _is_ours(processor):
-        for name in (*COUNTED_BY, "writes_all", "auto_map"):  # the last names the class that it was loaded with
+        for name in (*OWN, "auto_map"):  # the last names the class that it was loaded with
             vars(processor).pop(name, None)
         processor.__class__ = type(processor).stock_class()  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -83,10 +88,24 @@ def processor_fields(config: Any) -> dict[str, Any]:
 
 
 def of_whole_prompts(processor: Any) -> Any:
-    """Return a processor that writes a placeholder for every token of a video, which are thinned out per setting."""
+    """Return the stock processor that offers methods all tokens of a video's whole frames, and writes a placeholder for
+    each, whatever this one does. Its video processor may be changed."""
     view = copy.copy(processor)
     restore(view)
+    view.video_processor = of_videos = copy.copy(view.video_processor)
+    for name in OF_WHOLE_FRAMES.keys() & set(dir(of_videos)):
+        setattr(of_videos, name, OF_WHOLE_FRAMES[name])
     return view
+
+
+def with_sizes_alone(processor: ProcessorMixin, made: dict[str, Any]) -> dict[str, Any]:
+    """Return what a video processor made of frames without values, so that the processor can write their text. It may
+    read a size with NumPy, and counts the tokens that a mask leaves: all of them."""
+    if isinstance(processor, LlavaNextVideoProcessor):
+        made["pixel_values_videos"] = torch.zeros(()).expand(made["pixel_values_videos"].shape)
+    if "video_compression_mask" in made:
+        made["video_compression_mask"] = torch.ones(made["video_compression_mask"].shape, dtype=torch.bool)
+    return made
 
 
 def check_processor(what: str, processor: object, family: Family) -> None:

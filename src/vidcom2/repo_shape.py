@@ -15,6 +15,8 @@ CONFIG, CARD = "config.json", "README.md"
 INDEX, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
 AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
 PIPELINE_TASK = "video-text-to-text"
+# Other pickles, such as a trainer's state, are never loaded.
+PICKLED_WEIGHTS = re.compile(r"(pytorch_model|adapter_model).*\.(bin|pt|pth)")
 LISTED = re.compile(r"^\| `([^`|]+)` \|(?: .* \|)? `([0-9a-f]{64})` \|$", flags=re.MULTILINE)
 # The last line of the process that checks. If it is missing, the process ended early, as a repo's code can make it.
 FINISHED = "all checks were made"
@@ -23,6 +25,12 @@ FINISHED = "all checks were made"
 def listed_files(card: str) -> dict[str, str]:
     """Return path -> sha256 for the files that a card lists."""
     return dict(LISTED.findall(card))
+
+
+def refused_pickles(files: Iterable[str]) -> str:
+    """Return why a repo with these files is refused; an empty string if its weights are not pickled."""
+    pickles = [file for file in files if PICKLED_WEIGHTS.fullmatch(file)]
+    return f"{pickles} can run code when they are loaded. Keep safetensors only." if pickles else ""
 
 
 def import_closure(modules: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:

@@ -1,12 +1,12 @@
 """The size to which a processor scales the frames of a video, so that FFmpeg can scale them while they are read."""
 
-import copy
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import ProcessorMixin
 
+from ..processors import of_whole_prompts
 from ..video.reading import SizeOfFrames
 from .prompting import frames_together
 
@@ -37,11 +37,8 @@ def resized(processor: ProcessorMixin, num_frames: int, height: int, width: int)
         sizes.append(tuple(frames.shape[-2:]))
         return frames
 
-    listening = copy.copy(of_videos)  # a copy for each call, because several threads read videos
+    listening = of_whole_prompts(processor).video_processor  # a copy for each call: several threads read videos
     listening.resize = resize
-    if hasattr(listening, "max_slice_nums"):
-        listening.max_slice_nums = 1  # as `prepare_inputs` passes it
-    listening.use_token_compression = False  # VideoLLaMA3's would compare pixels, and there are none here.
     # Processors that join frames in pairs may refuse a single one.
     num_frames = max(num_frames, frames_together(processor))
     frames = torch.empty(num_frames, 3, height, width, dtype=torch.uint8, device="meta")

@@ -71,10 +71,7 @@ class EncodedVideos:
             pooler_output=tuple(each.to(device) for each in self.outputs.pooler_output),
             deepstack_features=None if layers is None else [tuple(each.to(device) for each in one) for one in layers],
         )
-        tokens = []
-        for video in self.tokens:
-            in_prompt = None if video.in_prompt is None else video.in_prompt.to(device)
-            tokens.append(replace(video, tokens=video.tokens.to(device), in_prompt=in_prompt))
+        tokens = [replace(video, tokens=video.tokens.to(device)) for video in self.tokens]
         return replace(self, inputs={}, outputs=outputs, tokens=tokens)
 
 

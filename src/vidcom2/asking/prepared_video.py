@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from transformers import BatchFeature, LlavaNextVideoProcessor, PreTrainedModel, ProcessorMixin
+from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..configuration.compression_settings import NUM_KEPT
 from ..errors import OptionError
@@ -20,6 +20,7 @@ from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
 from ..modeling.prompt.processing_short_prompts import group_sizes, with_fewer
 from ..modeling.prompt.prompt_compression import VIDEO
+from ..processors import of_whole_prompts, with_sizes_alone
 from ..video.reading import Video
 from .chats import Prompt
 from .frame_size import resized
@@ -206,25 +207,18 @@ def prepare_without_pixels(
     Raises:
         OptionError: if the processor writes another number of placeholders than the compression knows.
     """
-    blind: Any = copy.copy(processor)
-    blind.video_processor = of_videos = copy.copy(blind.video_processor)
-    of_videos.use_token_compression = False  # VideoLLaMA3's would compare pixels
+    blind = of_whole_prompts(processor)
+    of_videos = blind.video_processor
     preprocess, size = of_videos.preprocess, video.frames.shape[1:3]
     scaled = resized(processor, frames_together(processor), *size) if scaled_alone else None
     if scaled is not None:
         size, of_videos.do_resize = scaled, False
 
     def sizes(videos: Any, **arguments: Any) -> Any:
-        shape, in_prompt = (len(videos[0][0]), 3, *size), compression.in_prompt
-        made = preprocess([torch.empty(shape, dtype=torch.uint8, device="meta")], **arguments)
+        made = preprocess([torch.empty((len(videos[0][0]), 3, *size), dtype=torch.uint8, device="meta")], **arguments)
         if "video_grid_thw" in made:  # before a text is written, which might fill the memory
             _check_number(int(made["video_grid_thw"].prod()) // of_videos.merge_size**2, compression.num_tokens)
-        if "video_compression_mask" in made:
-            whole = torch.ones(compression.num_tokens, dtype=torch.bool)
-            made["video_compression_mask"] = whole if in_prompt is None else in_prompt.flatten()
-        if isinstance(processor, LlavaNextVideoProcessor):  # asks NumPy for the size
-            made["pixel_values_videos"] = torch.zeros(()).expand(made["pixel_values_videos"].shape)
-        return made
+        return with_sizes_alone(blind, made)
 
     of_videos.preprocess = sizes
     shown = replace(video, frames=np.broadcast_to(np.uint8(0), (len(video.frames), *size, 3)))

@@ -20,8 +20,6 @@ from ..video.reading import Video
 from .chats import Prompt, chat_about
 from .thoughts import begun_thought
 
-# MiniCPM-V's processor would cut large frames into slices.
-NO_SLICES = {"videos_kwargs": {"max_slice_nums": 1}}
 # The outputs of processors, by name: of the text, of videos, and what only the vision tower reads. Nothing else is ever
 # handed to `generate` as an input of the model, whoever asks, and about whichever file.
 OF_TEXTS = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
@@ -190,7 +188,6 @@ def prepare_inputs(
         video_metadata=[dict(metadata) for _ in range(batch_size)],
         do_sample_frames=False,
         return_tensors="pt",
-        **NO_SLICES if hasattr(cast(Any, processor).video_processor, "max_slice_nums") else {},
     )
     if "pixel_values_videos" not in inputs:  # Some processors pass frames as images; here there are no others.
         inputs["pixel_values_videos"] = inputs.pop("pixel_values").flatten(0, -4)

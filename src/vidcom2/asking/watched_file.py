@@ -75,7 +75,6 @@ def write_watched(watched: "Watched", path: Path) -> None:
         **{f"deepstack.{number}": layer[0] for number, layer in enumerate(features.deepstack_features or ())},
         "frames_indices": torch.as_tensor(prepared.video.frames_indices),
         "indices": compression.indices.long(),
-        **({} if compression.in_prompt is None else {"in_prompt": compression.in_prompt}),
     }
     # A user's method may return tensors that share memory, which safetensors refuses.
     tensors = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in found.items()}
@@ -211,7 +210,7 @@ def _tensors(file: Any, model: Any) -> dict[str, Tensor]:
         raise OptionError(f"it lacks `{name}`")
     for name, each in given.items():
         most = MOST_TOKENS * (width if name in levels else 1)
-        if name not in {*levels, "frames_indices", "indices", "in_prompt"} or math.prod(each.get_shape()) > most:
+        if name not in {*levels, "frames_indices", "indices"} or math.prod(each.get_shape()) > most:
             raise OptionError(f"it has the tensor {brief(name)}, which is too large, or has no place in it")
     # Clones, since the others are the file itself: whoever writes to it would change them.
     return {name: file.get_tensor(name).clone() for name in given}
@@ -243,7 +242,7 @@ def _read_features(
         is_list = each.dtype == torch.int64 and each.ndim == 1 and each.numel() > 0
         if not is_list or each.min() < 0 or not (each.diff() > 0).all():
             raise OptionError(f"its `{name}` are not ascending whole numbers")
-    indices, times, in_prompt = tensors["indices"], tensors["frames_indices"], tensors.get("in_prompt")
+    indices, times = tensors["indices"], tensors["frames_indices"]
     num_frames, tokens_per_frame = -(-len(times) // frames_together(checkpoint.processor)), header["tokens_per_frame"]
     num_tokens = num_frames * tokens_per_frame
     seconds = max(times[-1].item(), header["total_num_frames"]) / header["fps"]
@@ -254,10 +253,6 @@ def _read_features(
         )
     if indices[-1] >= num_tokens:
         raise OptionError(f"it keeps the token {indices[-1]} of {num_tokens}")
-    if in_prompt is not None:
-        in_prompt = in_prompt.view(torch.uint8) > 0  # a file may hold other bytes than 0 and 1
-        if in_prompt.shape != (num_frames, tokens_per_frame) or not in_prompt.flatten()[indices].all():
-            raise OptionError("it keeps tokens that have no placeholder")
     layout_of = getattr(model.model, "layout_of", None)
     layout = layout_of and layout_of(model.config, num_frames, model.config.vision_config.image_size)
     if layout is not None and layout.num_tokens != num_tokens:
@@ -267,7 +262,6 @@ def _read_features(
         torch.bincount(indices // tokens_per_frame, minlength=num_frames).to(model.device),
         tokens_per_frame=tokens_per_frame,
         grid=(header["rows"], header["columns"]) if header["rows"] else None,
-        in_prompt=None if in_prompt is None else in_prompt.to(model.device),
         layout=layout,
     )
     names, width = _feature_levels(model)

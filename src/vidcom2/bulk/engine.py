@@ -46,7 +46,7 @@ class Prepared:
 
 
 class Engine(ABC):
-    """What answers requests. Threads read their videos and prepare their prompts, while the model runs in the caller's
+    """Answers requests. Threads read their videos and prepare their prompts, while the model runs in the caller's
     thread.
 
     Args:

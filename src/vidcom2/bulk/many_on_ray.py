@@ -3,7 +3,7 @@
 Ray restarts workers that die, repeats their work, holds back reading while all are busy, and spreads them over nodes.
 What is here is exact beyond that: a worker writes its answers as one part, whole or not at all, under a name that
 follows from the ids in it. So work that Ray repeats replaces its part, and a request is never answered twice. Ray would
-repeat work without end; here a request with which workers die is found, and gets an error.
+repeat work without end; here a request that kills its workers is found, and gets an error.
 """
 # Ray and PyArrow come with the extra `ray`:
 # pyright: reportMissingImports=false
@@ -72,7 +72,7 @@ class Work:
 
 
 def connect(num_workers: int | None) -> None:
-    """Connect to the cluster that `RAY_ADDRESS` names, or start one of this machine, with a CPU for each worker and one
+    """Connect to the cluster that `RAY_ADDRESS` names, or start one on this machine, with a CPU for each worker and one
     for reading.
 
     Raises:
@@ -203,15 +203,15 @@ def described(table: pa.Table, folder: str | None) -> pa.Table:
 def check_requests(
     requests: Any, folder: str | None, answered: Mapping[str, RequestStamp], output: RunOutput
 ) -> tuple[int, list[str]]:
-    """Look at all requests before a model is loaded. Returns how many there are, and the ids of the answers that are to
-    none of them.
+    """Look at all requests before a model is loaded. Returns how many there are, and the ids of the answers that belong
+    to none of them.
 
     Args:
         answered: what was asked, for each id in the output.
 
     Raises:
-        OptionError: on a request without an id, an id that two have, one whose answer is to something else, and if
-            there are none or none can be asked.
+        OptionError: on a request without an id, an id that two have, one whose answer belongs to another request, and
+            if there are none or none can be asked.
     """
     first, total, askable = None, 0, 0
 
@@ -256,13 +256,13 @@ def answered_on_ray(
 
 
 class Deaths:
-    """Counts how often work was begun and not ended: that often, workers died with it. It is a process of its own."""
+    """A process that counts how often work was begun but not ended, which is how often workers died doing it."""
 
     def __init__(self) -> None:
         self.begun: Counter[Hashable] = Counter()
 
     def begin(self, work: Hashable) -> int:
-        """Note that work begins. Returns how often workers died with it."""
+        """Note that work begins. Returns how often workers died doing it."""
         self.begun[work] += 1
         return self.begun[work] - 1
 
@@ -311,8 +311,8 @@ class Worker:
         return pa.Table.from_pylist([{"id": row["id"], "error": row.get("error")} for row in rows], DONE)
 
     def rows(self, requests: Sequence[VideoRequest]) -> list[dict[str, Any]]:
-        """Return the rows of requests. After a worker died with them, each is asked alone. One with which workers die
-        gets an error."""
+        """Return the rows of requests. After a worker died with them, each is asked alone. A request that kills its
+        workers gets an error."""
         engine, work = self.engine, tuple(request.id for request in requests)
         died = ray.get(self.deaths.begin.remote(work))
         if died < (MOST_DEATHS if len(requests) == 1 else 1):

@@ -81,7 +81,7 @@ class VideoRequest:
 
     @property
     def stamp(self) -> RequestStamp:
-        """What an answer to it is to, as its video file is now."""
+        """Identifies the request that was answered, with its video file as it is now."""
         return stamp_of(self.given, self.video)
 
     def read_by(self, read: Callable[..., Video], num_frames: int) -> Video:
@@ -211,7 +211,7 @@ def read_requests(path: Path) -> list[VideoRequest]:
 
 def requests_of_folder(folder: Path, prompt: str) -> tuple[list[VideoRequest], dict[str, list[str]]]:
     """Return the same question about each video of a folder and its subfolders, sorted by path; and what is left out,
-    as lists of names by what they are. Hidden files are skipped.
+    as lists of names by kind. Hidden files are skipped.
 
     A file with the suffix of a video counts as one even if it cannot be read, so that its row says why. Other files are
     opened. The id of a request is the path in the folder.

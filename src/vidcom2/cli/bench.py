@@ -397,7 +397,7 @@ def _measured_model(
 def _model(
     options: BenchOptions, model: Resolved | None, size: str | None, device: Any
 ) -> "tuple[Checkpoint, str, str]":
-    """Return the model, the name under which its figures are kept, and a title for them."""
+    """Return the model, the name under which its figures are stored, and a title for them."""
     import torch
 
     from ..checkpoints import load_resolved

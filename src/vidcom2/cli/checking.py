@@ -43,7 +43,7 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
 
     Args:
         keys: those that the command knows. Others are the user's own.
-        what: the rows are called, such as "requests".
+        what: what the rows are called, such as "requests".
 
     Raises:
         typer.Exit: with code 3 if a row cannot be asked.
@@ -70,7 +70,7 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
 
 
 def _problem_of(video: str) -> str | None:
-    """Open a video. Returns why it cannot be read; None if it can, and for a URL."""
+    """Open a video and return why it cannot be read: None if it can, or if it is a URL."""
     from ..video.reading import check_video
 
     try:

@@ -213,7 +213,7 @@ def import_for_command(modules: Sequence[str]) -> None:
 
 
 def forget_imports() -> None:
-    """Forget what `--import` named for another command, which ran in this process before."""
+    """Forget what `--import` named for an earlier command in this process."""
     _imported.clear()
     _imported_modules.clear()
 

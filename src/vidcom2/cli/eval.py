@@ -128,7 +128,7 @@ class EvalOptions:
 @takes_placement
 @takes_fields(EvalOptions)
 def eval_command(options: EvalOptions) -> None:
-    """Find out which ratio is enough for your task, by comparing methods and ratios on questions of your own.
+    """Find out which ratio is enough for your task, by comparing methods and ratios on your own questions.
 
     Answers each question with all tokens and with each method at each ratio. Writes answers.jsonl, a table
     (results.md), a plot (results.png) and results.json, which `vidcom2 publish --results` takes. Started again with the

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ..finding_checkpoints import check_hub_id
 from ..hub_upload.publish_options import PublishOptions
+from ..toys import toy_of
 from .console import err, one_line_errors, out, print_line, status, takes_fields, takes_settings
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def publish_command(options: PublishOptions) -> None:
     """
     with one_line_errors():
         options.check()
-        if options.base is not None and "/" not in options.base and not Path(options.base).exists():
-            check_hub_id(options.base)
+        if toy_of(options.base) is None and "/" not in str(options.base) and not Path(str(options.base)).exists():
+            check_hub_id(str(options.base))
         with status("Importing Transformers ..."):
             from huggingface_hub import HfApi
 

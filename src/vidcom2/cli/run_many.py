@@ -44,7 +44,7 @@ def requests_of(options: RunOptions) -> list[VideoRequest]:
 
 
 def _check_some_can_be_asked(requests: Sequence[VideoRequest]) -> None:
-    """Refuse requests of which none can be asked, before a model is loaded for nothing."""
+    """Refuse to load a model if none of the requests can be asked."""
     if all(request.problem is not None for request in requests):
         first = f"{requests[0].id}, {requests[0].problem}"
         raise OptionError(f"none of the {len(requests):,} requests can be asked. The first is {first} See --check.")

@@ -72,7 +72,8 @@ def verdict_of_eval(results: Sequence[Mapping[str, Any]]) -> str | None:
     for ratio in sorted({each["retention_ratio"] for each in others}, reverse=True):
         of_ratio = [each for each in others if each["retention_ratio"] == ratio]
         most = max(each[measure] for each in of_ratio)
-        names = " and ".join(each["method"] for each in of_ratio if each[measure] == most)
+        best = [each["method"] for each in of_ratio if each[measure] == most]
+        names = " and ".join(best) if len(best) < 3 else f"{best[0]} and {len(best) - 1} others"
         parts += [f"{names} at {percent(ratio)} with {_points(most)}"] * (most > 0)  # nobody is best with nothing right
     of_all = f"; all tokens have {_points(whole['accuracy'])}" if measure == "accuracy" else ""
     found = f"Most {what}: {', '.join(parts)}" if parts else f"No {what} by any method at any ratio"

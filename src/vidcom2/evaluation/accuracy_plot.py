@@ -8,7 +8,6 @@ from ..records.whole_files import growing_file
 
 # The methods differ in colour and in shape, also for readers without colour vision (the colours of Okabe and Ito).
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-LEGEND_INSIDE = 6  # with this many methods or more, a legend inside the axes would cover their lines
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
@@ -51,10 +50,7 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -
         x = [100 * point["kept_share"] * 1.012 ** (i - (len(methods) - 1) / 2) for point in points]
         color, marker = COLORS[i % len(COLORS)], MARKERS[(i + i // len(COLORS)) % len(MARKERS)]
         axes.errorbar(x, y, (below, above), color=color, marker=marker, markersize=6, capsize=2.5, label=method)
-    if len(methods) < LEGEND_INSIDE:
-        axes.legend(frameon=False, fontsize=9, loc="best")
-    else:
-        figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=3)
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=3)  # inside it would cover intervals
     save_png(figure, path)
 
 

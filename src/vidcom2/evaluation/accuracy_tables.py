@@ -20,8 +20,8 @@ NOTES = {
 }
 BY_LETTER = "Questions with options are answered by the most probable letter, as the first token."
 RATHER_NOT = (
-    "{}: the letters have {:.0f} % of the probability, so the model would rather begin with something else. Compare "
-    "with its answers as texts (--no-letters)."
+    "with all tokens, the letters have {:.0f} % of the probability, so the model would rather begin with something "
+    "else. Compare with its answers as texts (--no-letters)."
 )
 # Answers that are none: the number of questions that they are counted of, the share of these above which a warning says
 # so, and what it says. Many answers without an option say more about their form than about the model.
@@ -85,18 +85,18 @@ def _column(
 
 
 def unanswered(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each candidate of whose answers too many name no option, and for each that was still thinking.
+    """Return a line for each candidate with too many answers that name no option, and for each that was still thinking.
     The last of them ends with what may help. A line before them says if all tokens would rather answer with something
-    else than a letter."""
+    other than a letter."""
     lines = [
-        f"{named(each)}: {each[name]} of {each[asked]} {what}"
+        f"with {named(each) if each is not results[0] else 'all tokens'}, {each[name]} of {each[asked]} {what}"
         for each in results
         for name, (asked, most, what) in UNANSWERED.items()
         if each[name] > most * each[asked]
     ]
     lines[-1:] = [f"{line} {MORE_TOKENS}" for line in lines[-1:]]
     share = results[0]["letter_share"]
-    return [RATHER_NOT.format(named(results[0]), 100 * share), *lines] if share is not None and share < 0.5 else lines
+    return [RATHER_NOT.format(100 * share), *lines] if share is not None and share < 0.5 else lines
 
 
 def notes(results: Sequence[Mapping[str, Any]]) -> str:

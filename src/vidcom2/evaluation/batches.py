@@ -189,10 +189,10 @@ def _answers_of(
 
 
 def text_of(tokenizer: Any, prompt: str, new: Tensor) -> str:
-    """Return the text of an answer, in which what encloses the model's thoughts can be found.
+    """Return the text of an answer, with the marks around the model's thoughts.
 
-    Of special tokens these marks alone are kept, since some tokenizers have them as such. Where the chat template has
-    begun the thoughts at the end of the prompt, the text begins with its mark.
+    Of the special tokens only these marks are kept, since some tokenizers have special tokens for them. Where the
+    chat template has begun the thoughts at the end of the prompt, the text begins with its mark.
 
     Args:
         prompt: the end of the prompt.

@@ -30,7 +30,7 @@ def random_checkpoint(
     seed: int = 0,
     **settings: Any,
 ) -> Checkpoint:
-    """Build a VidCom² model of a released size, with random weights of `dtype` made on the device, and a processor.
+    """Build a VidCom² model of a released size, with random weights of `dtype` on the device, and a processor.
 
     The processor has the real frame size and number of tokens per frame. Its tokenizer knows only bytes, so that the
     question has a token for each letter.

@@ -135,8 +135,7 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
     peak_is_known = reset_peak_memory(device)
     begin = time.perf_counter()
     watch = Stopwatch(model)
-    # VideoLLaMA3's processor leaves some tokens out of the prompt, which all tokens are without, too.
-    if isinstance(candidate, AllTokens) and all(video.in_prompt is None for video in encoded.videos.tokens):
+    if isinstance(candidate, AllTokens):
         watch.ended("compression")
     else:
         try:

@@ -45,21 +45,20 @@ def write_whole(path: Path, content: str | bytes) -> None:
 @contextmanager
 def growing_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder beside `target`, which is renamed to `target` when the block ends. After an error it is
-    removed. If a process is killed, the next one that makes `target` removes what it left.
+    removed. If a process is killed, the next one that is to make `target` removes what it left.
 
     Raises:
         OptionError: if `target` exists, if another process is making it, or if a user's own file has the name of an
             unfinished folder.
     """
-    check_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     part, lock = (target.with_name(f".{target.name}.{ending}") for ending in ("vidcom2-incomplete", "lock"))
     was_killed = lock.exists()  # since a process that ends removes its lock
     with locked(lock, f"{str(target)!r} is being made by another process. Wait until it ends, or name another folder."):
-        check_free(target)  # the other process may just have ended
         if os.path.lexists(part) and not was_killed:
             raise OptionError(f"{str(part)!r} exists, and no lock beside it says that vidcom2 made it. Move it away.")
         shutil.rmtree(part, ignore_errors=True)  # which a killed process left
+        check_free(target)
         part.mkdir()
         try:
             yield part

@@ -9,5 +9,5 @@ class VidCom2PerceptionLMProcessor(VidCom2ProcessorMixin, PerceptionLMProcessor)
     """`PerceptionLMProcessor` that writes a placeholder for each video token that stays."""
 
     def placeholders_per_frame(self) -> int:
-        size, side = self.video_processor.size, self.patch_size * self.pooling_ratio  # pyright: ignore[reportOptionalOperand]  (a default)
-        return (size["height"] // side) * (size["width"] // side)
+        side = self.patch_size * self.pooling_ratio  # pyright: ignore[reportOptionalOperand]  (the default is no size)
+        return (self.video_processor.size["height"] // side) * (self.video_processor.size["width"] // side)

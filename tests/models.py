@@ -12,7 +12,13 @@ import transformers
 from packaging import version
 from safetensors.torch import save_file
 from transformers import BatchFeature, PreTrainedConfig, PreTrainedModel, ProcessorMixin
-from videos_as_images import InternVLWithVideos, MiniCPMV4_6WithVideos, SmolVLMWithVideos, frame_places
+from videos_as_images import (
+    InternVLWithVideos,
+    MiniCPMV4_6WithVideos,
+    PerceptionLMWithVideos,
+    SmolVLMWithVideos,
+    frame_places,
+)
 
 from vidcom2.families import FAMILIES, Family
 from vidcom2.tiny.llava import tiny_llava_onevision
@@ -71,6 +77,7 @@ class ModelCase:
     # Whether the vision tower reads the weights of its places from outside the module that has them, so that
     # accelerate's hooks do not see to them.
     reads_outside: bool = False
+    own_outputs: bool = False  # whether the stock class has an output class that `generate` cannot split into chunks
     can_tie: bool = True  # whether the stock class can tie the head to the embeddings
     # The first Transformers whose stock class runs videos in `forward`, if that is not the first which has it.
     runs_videos_since: str | None = None
@@ -227,6 +234,18 @@ MODELS = [
         video_inputs=("pixel_values_videos",),
         image_inputs=("pixel_values", "image_sizes"),
         legacy_prefixes=LLAVA_PREFIXES,
+    ),
+    ModelCase(
+        name="perception_lm",
+        compared_class=PerceptionLMWithVideos,
+        build_arguments={"image_size": IMAGE_SIZE, "seed": 1},  # of seed 0, two videos keep equally many
+        grid=(3, 3),
+        video_inputs=("pixel_values_videos",),
+        image_inputs=("pixel_values",),
+        legacy_prefixes={"": ""},
+        grouped=False,
+        reads_outside=True,
+        own_outputs=True,
     ),
     ModelCase(
         name="qwen2_vl",

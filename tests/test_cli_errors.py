@@ -217,7 +217,7 @@ def test_a_package_that_a_family_needs_is_asked_for_by_name_before_anything_else
     questions.write_text(json.dumps({"video": str(TOY.clips[0].path), **row}))
     given = {"MODEL": smolvlm, "QUESTIONS": questions, "OUT": tmp_path / "out"}
     error = mistake(*(given.get(each, each) for each in arguments))
-    assert "SmolVLM's processor needs num2words, which is not installed. Run: pip install num2words" in error
+    assert "SmolVLM needs num2words, which is not installed. Run: pip install num2words" in error
 
 
 def test_a_missing_package_is_asked_for_in_python(smolvlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

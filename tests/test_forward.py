@@ -135,6 +135,8 @@ def test_at_ratio_1_forward_equals_the_parents_bit_for_bit(family: Family, kind:
             continue
         if not isinstance(other, torch.Tensor):  # SmolVLM's features of images, which may be in parts
             ours, other = features(ours), features(other)
+        if family.case.own_outputs:  # On Transformers 5.19, the parent's features of frames are apart.
+            ours, other = ours.flatten(0, -2), other.flatten(0, -2)
         assert torch.equal(ours, other)
 
 

@@ -441,6 +441,14 @@ def test_the_card_names_vllms_transformers_backend_where_it_serves_the_repo(
     assert (command in text) == (named in documented) and "--model-impl" not in whole
 
 
+def test_the_card_installs_the_packages_that_the_family_needs(
+    case: ModelCase, base_folder: Path, card: CardOptions
+) -> None:
+    base = local_base(base_folder)
+    text = model_card(base, base.config | base.settings({}), [], {}, card).text
+    assert " ".join(["torch torchvision av", *case.family.packages]) + "\n```" in text
+
+
 def test_only_cards_of_the_papers_method_and_families_show_its_figures(
     onevision_folder: Path, card: CardOptions
 ) -> None:

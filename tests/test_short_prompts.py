@@ -71,7 +71,7 @@ def test_a_call_of_the_processor_takes_the_settings_that_say_how_many(setting, m
 
 
 @pytest.mark.parametrize("given", [{}, {"retention_ratio": 0.5}, {"max_video_tokens": 20}], ids=str)
-@pytest.mark.parametrize("name", ["llava_onevision", "llava_video", "llava_next_video"])
+@pytest.mark.parametrize("name", ["llava_onevision", "llava_video", "llava_next_video", "perception_lm"])
 def test_an_engine_is_told_as_many_tokens_as_are_written(name, given):
     """The processors of these families also say it of images, which the stock class counts."""
     processor, video = subject(name, short=True).processor, make_video(0)

@@ -14,6 +14,8 @@ from transformers import (
     InternVLModel,
     MiniCPMV4_6ForConditionalGeneration,
     MiniCPMV4_6Model,
+    PerceptionLMForConditionalGeneration,
+    PerceptionLMModel,
     PreTrainedConfig,
     SmolVLMForConditionalGeneration,
     SmolVLMModel,
@@ -114,6 +116,8 @@ def split_pixels(config: PreTrainedConfig, inputs: BatchFeature) -> BatchFeature
     tokens are theirs, as this project's processor does."""
     if config.model_type == "minicpmv4_6":
         return with_numbers_of_frames(config, inputs)
+    if config.model_type == "perception_lm":  # only the features of its frames are those of images
+        return inputs
     firsts = [is_first for prompt in inputs["input_ids"] for is_first, _ in frames_in(config, prompt)]
     if "pixel_values" not in inputs or not firsts:
         return inputs
@@ -207,3 +211,18 @@ InternVLWithVideos, SmolVLMWithVideos, MiniCPMV4_6WithVideos = (
         (TellsVideosApart, MiniCPMV4_6ForConditionalGeneration, SplitsVideos, MiniCPMV4_6Model),
     )
 )
+
+
+class PerceptionLMWithVideosModel(PerceptionLMModel):
+    def get_video_features(self: Any, pixel_values_videos: Tensor, **kwargs: Any) -> ModelOutput:
+        outputs = self.get_image_features(pixel_values_videos, **kwargs)
+        videos = outputs.pooler_output.chunk(len(pixel_values_videos))
+        outputs.pooler_output = torch.stack([torch.cat(list(frames)) for frames in videos])
+        return outputs
+
+
+class PerceptionLMWithVideos(TellsVideosApart, PerceptionLMForConditionalGeneration):
+    inner_class = PerceptionLMWithVideosModel
+
+    def get_image_features(self: Any, *args: Any, **kwargs: Any) -> ModelOutput:
+        return self.model.get_image_features(*args, **kwargs)

@@ -86,6 +86,10 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         """Return how many of a video's placeholders stand for no token of a frame. They always stay."""
         return 0
 
+    def placeholders_per_frame(self) -> int | None:
+        """Return how many placeholders a frame has, if the stock class does not count those of videos."""
+        return None
+
     # -----------------------------------------------------------------------------------------------------------------
     # What all families share
     # -----------------------------------------------------------------------------------------------------------------
@@ -180,25 +184,21 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         """Return how many tokens each image and video has in a prompt, from sizes alone. Engines plan with it.
 
         Args:
-            image_sizes: (height, width) of each image.
-            video_sizes: (frames, height, width) of each video.
+            image_sizes, video_sizes: (height, width) of each image, and (frames, height, width) of each video.
         """
-        settings = self.count_settings(**_taken(kwargs, COUNTED_BY))
-        data = cast(Any, super())._get_num_multimodal_tokens(
-            image_sizes=image_sizes, **kwargs, **{} if video_sizes is None else {"video_sizes": video_sizes}
-        )
+        settings, per_frame = self.count_settings(**_taken(kwargs, COUNTED_BY)), self.placeholders_per_frame()
+        if video_sizes is not None and per_frame is None:
+            kwargs["video_sizes"] = video_sizes
+        data = cast(Any, super())._get_num_multimodal_tokens(image_sizes=image_sizes, **kwargs)
+        if video_sizes is not None and per_frame is not None:
+            data.num_video_tokens = [length * per_frame for length, *_ in video_sizes]
         if video_sizes is not None and data.num_video_tokens is not None:
-            data.num_video_tokens = [
-                self._num_placeholders(settings, int(total), length)
-                for total, (length, *_) in zip(data.num_video_tokens, video_sizes, strict=True)
-            ]
+            for i, (total, (length, *_)) in enumerate(zip(data.num_video_tokens, video_sizes, strict=True)):
+                num_frames = -(-length // getattr(self.video_processor, "temporal_patch_size", 1))
+                structure = self.num_structure(int(total), num_frames)
+                kept = num_kept_tokens(settings, num_frames, (int(total) - structure) // num_frames)
+                data.num_video_tokens[i] = structure + kept
         return data
-
-    def _num_placeholders(self, settings: CompressionSettings, num_placeholders: int, length: int) -> int:
-        """Return how many placeholders stay of a video of `length` frames of the file."""
-        num_frames = -(-length // getattr(self.video_processor, "temporal_patch_size", 1))
-        structure = self.num_structure(num_placeholders, num_frames)
-        return structure + num_kept_tokens(settings, num_frames, (num_placeholders - structure) // num_frames)
 
     @property
     def model_input_names(self) -> list[str]:

@@ -47,6 +47,10 @@ from .modeling.families.modeling_vidcom2_minicpmv4_6 import (
     VidCom2MiniCPMV4_6Config,
     VidCom2MiniCPMV4_6ForConditionalGeneration,
 )
+from .modeling.families.modeling_vidcom2_perception_lm import (
+    VidCom2PerceptionLMConfig,
+    VidCom2PerceptionLMForConditionalGeneration,
+)
 from .modeling.families.modeling_vidcom2_qwen2_5_omni_thinker import (
     VidCom2Qwen2_5OmniThinkerConfig,
     VidCom2Qwen2_5OmniThinkerForConditionalGeneration,
@@ -117,6 +121,8 @@ __all__ = [
     "VidCom2LlavaVideoForConditionalGeneration",
     "VidCom2MiniCPMV4_6Config",
     "VidCom2MiniCPMV4_6ForConditionalGeneration",
+    "VidCom2PerceptionLMConfig",
+    "VidCom2PerceptionLMForConditionalGeneration",
     "VidCom2Qwen2VLConfig",
     "VidCom2Qwen2VLForConditionalGeneration",
     "VidCom2Qwen2_5OmniThinkerConfig",

@@ -40,13 +40,13 @@ class Family:
         classes: the stem of its classes, which are `<classes>Config` and `<classes>ForConditionalGeneration`.
         tiny: the function that builds a tiny random checkpoint of the uncompressed model, as `module.function`.
         frame: what one scored frame is.
-        square: whether the processor makes each frame square for the vision tower, by squeezing or by cropping it.
+        square: whether each frame becomes a square of `vision_config.image_size` pixels, squeezed or cropped.
         published: the paper's figures; None if the paper has none.
         settings: its settings beyond `CompressionSettings`, with the values that each accepts, the default first.
         stock_processors: the names of the processors that fit, the usual one first. Each writes a placeholder for
             every video token, and is the parent of one in `PROCESSORS`.
         runs_stock_prompts: whether the model shortens prompts of these. It cannot where they pass frames as images.
-        packages: optional packages that the processor needs.
+        packages: optional packages that the processor or the model needs.
         native: whether Transformers has a stock class that loads the same checkpoints.
         part_of: the `model_type` of checkpoints that hold such a model and others; None if there are none.
         since: the first Transformers that has the classes which ours extend.
@@ -123,11 +123,11 @@ class Family:
         return _imported(self.tiny)
 
     def check_packages(self) -> None:
-        """Raise an OptionError if an optional package is missing that the processor needs."""
+        """Raise an OptionError if an optional package is missing that the family needs."""
         missing = [package for package in self.packages if find_spec(package) is None]
         if missing:
             raise OptionError(
-                f"{self.name}'s processor needs {' and '.join(missing)}, which is not installed. Run: pip install "
+                f"{self.name} needs {' and '.join(missing)}, which is not installed. Run: pip install "
                 f"{' '.join(missing)}"
             )
 
@@ -143,6 +143,7 @@ PROCESSORS: dict[str, str] = {
     for name, module in (
         ("LlavaOnevision", "vidcom2_llava_onevision"),
         ("LlavaNextVideo", "vidcom2_llava_next_video"),
+        ("PerceptionLM", "vidcom2_perception_lm"),
         ("Qwen2VL", "vidcom2_qwen2_vl"),
         ("Qwen2_5_VL", "vidcom2_qwen2_5_vl"),
         ("Exaone4_5_", "vidcom2_exaone4_5"),
@@ -212,6 +213,16 @@ FAMILIES: dict[str, Family] = {
             stock_processors=("LlavaNextVideoProcessor",),
             frame="a frame: 12 × 12 tokens of the square in its middle",
             square=True,
+        ),
+        Family(
+            model_type="perception_lm",
+            name="PerceptionLM",
+            module="perception_lm",
+            classes="VidCom2PerceptionLM",
+            tiny="tiny.perception_lm.tiny_perception_lm",
+            stock_processors=("PerceptionLMProcessor",),
+            packages=("timm",),
+            frame="a frame: 16 × 16 tokens",
         ),
         Family(
             model_type="qwen2_vl",

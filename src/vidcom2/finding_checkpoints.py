@@ -108,7 +108,7 @@ def family_of(what: str, config: Mapping[str, Any]) -> Family:
 
     Raises:
         CheckpointError: if VidCom² has no class for it.
-        OptionError: if a package is missing that its processor needs.
+        OptionError: if a package is missing that it needs.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):

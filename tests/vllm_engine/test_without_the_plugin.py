@@ -19,7 +19,9 @@ from vidcom2.hub_upload.staging import complete, stage
 
 PLAIN = {
     **{name: CASES_BY_NAME[name] for name in ("llava_onevision", "llava_video", "llava_next_video")},
-    "exaone4_5": Case(ROWS["exaone4_5"], PIXELS, (4, 5)),  # which the plugin does not serve
+    # which the plugin does not serve
+    "exaone4_5": Case(ROWS["exaone4_5"], PIXELS, (4, 5)),
+    "perception_lm": Case(ROWS["perception_lm"], {"image_size": 84}, (3, 3)),
 }
 STAND_APART = Case(ROWS["video_llama_3"], {**PIXELS, "patch_size": 14}, (4, 5))
 SCRIPT = Path(__file__).with_name("without_the_plugin.py")

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from ..errors import transformers_problem
+from ..families import FAMILIES
 from .console import one_line_errors, out, print_line
 
 SCHEMA = 1
@@ -21,9 +22,8 @@ OPTIONAL = {
     "lmms-eval": "the official benchmarks, docs/evaluation.md",
     "peft": "training adapters",
     "torchcodec": "decoding by Transformers' own video processors",
-    "num2words": "SmolVLM's processor",
     "gradio": "the demo in a browser, docs/demo.md",
-}
+} | {package: family.name for family in FAMILIES.values() for package in family.packages}
 
 
 def environment_report() -> dict[str, Any]:

@@ -10,13 +10,15 @@ SUPPORTED = {
 WINDOW = "vllm>=0.32,<0.34"  # the extra `vllm` in pyproject.toml
 
 _OLD_TRANSFORMERS = "vidcom2 needs a newer Transformers for this family than this vLLM takes"
+_WITHOUT_THE_PLUGIN = (
+    "the plugin has no class for this family; docs/serving.md says how vLLM serves it without the plugin"
+)
 REASONS = {
     "VidCom2Qwen2_5OmniThinkerForConditionalGeneration": _OLD_TRANSFORMERS,
     "VidCom2Qwen3OmniMoeThinkerForConditionalGeneration": _OLD_TRANSFORMERS,
     "VidCom2Cosmos3EdgeForConditionalGeneration": _OLD_TRANSFORMERS,
-    "VidCom2Exaone4_5_ForConditionalGeneration": (
-        "the plugin has no class for this family; docs/serving.md says how vLLM serves it without the plugin"
-    ),
+    "VidCom2Exaone4_5_ForConditionalGeneration": _WITHOUT_THE_PLUGIN,
+    "VidCom2PerceptionLMForConditionalGeneration": _WITHOUT_THE_PLUGIN,
     "VidCom2SmolVLMForConditionalGeneration": "vLLM's class for this family takes images alone",
     "VidCom2VideoLlama3ForConditionalGeneration": "vLLM has no class for this family",
     "VidCom2Gemma4UnifiedForConditionalGeneration": (

@@ -47,6 +47,7 @@ from .modeling.families.modeling_vidcom2_minicpmv4_6 import (
     VidCom2MiniCPMV4_6Config,
     VidCom2MiniCPMV4_6ForConditionalGeneration,
 )
+from .modeling.families.modeling_vidcom2_molmo2 import VidCom2Molmo2Config, VidCom2Molmo2ForConditionalGeneration
 from .modeling.families.modeling_vidcom2_qwen2_5_omni_thinker import (
     VidCom2Qwen2_5OmniThinkerConfig,
     VidCom2Qwen2_5OmniThinkerForConditionalGeneration,
@@ -117,6 +118,8 @@ __all__ = [
     "VidCom2LlavaVideoForConditionalGeneration",
     "VidCom2MiniCPMV4_6Config",
     "VidCom2MiniCPMV4_6ForConditionalGeneration",
+    "VidCom2Molmo2Config",
+    "VidCom2Molmo2ForConditionalGeneration",
     "VidCom2Qwen2VLConfig",
     "VidCom2Qwen2VLForConditionalGeneration",
     "VidCom2Qwen2_5OmniThinkerConfig",

@@ -12,7 +12,7 @@ from transformers import ProcessorMixin
 
 from .configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
 from .errors import OptionError
-from .families import FAMILIES, Family
+from .families import FAMILIES, PROCESSORS, Family, imported
 
 
 def can_be_counted(config: Any) -> bool:
@@ -80,6 +80,13 @@ def processor_fields(config: Any) -> dict[str, Any]:
         return {}
     module, _, _ = family.processor.partition(".")
     return {"auto_map": {"AutoProcessor": f"{module}.{family.stock_processors[0]}"}}
+
+
+def placeholder_of(processor: Any) -> str:
+    """Return the text that a processor writes for each token of a video."""
+    names = (PROCESSORS[each.__name__] for each in type(processor).__mro__ if each.__name__ in PROCESSORS)
+    ours = imported(f"modeling.families.{next(names)}")
+    return getattr(processor, ours.placeholder, None) or getattr(ours, ours.placeholder)
 
 
 def of_whole_prompts(processor: Any) -> Any:

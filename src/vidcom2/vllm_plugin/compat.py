@@ -17,6 +17,7 @@ REASONS = {
     "VidCom2Exaone4_5_ForConditionalGeneration": (
         "the plugin has no class for this family; docs/serving.md says how vLLM serves it without the plugin"
     ),
+    "VidCom2Molmo2ForConditionalGeneration": "the plugin has no class for this family",
     "VidCom2SmolVLMForConditionalGeneration": "vLLM's class for this family takes images alone",
     "VidCom2VideoLlama3ForConditionalGeneration": "vLLM has no class for this family",
     "VidCom2Gemma4UnifiedForConditionalGeneration": (

@@ -47,9 +47,13 @@ class ModelCase:
     # Whether it stands for its architecture. Tests run all their combinations over such a row, and share the
     # combinations out among the other rows.
     representative: bool = False
-    # Whether a video has the placeholders of images, between marks. The stock class then refuses a prompt with both,
-    # and loses the features of videos where it repeats them for beams or splits them into chunks.
+    # Whether a video has the placeholders of images, between marks. The stock class then loses the features of videos
+    # where it repeats them for beams or splits them into chunks.
     shares_ids: bool = False
+    refuses_both: bool = False  # whether the stock class refuses a prompt with images and videos
+    # Whether features are added to the embeddings of placeholders, and attend to later ones, by the types of tokens.
+    adds_features: bool = False
+    one_video_a_prompt: bool = False  # whether the stock processor refuses a second one
     keeps_sizes: bool = False  # whether the processor bounds only the size of a whole video, not that of a frame
     # Whether the processor passes frames as rows of `pixel_values`. The tests pass them as `pixel_values_videos`, which
     # the stock class does not take: `compared_class` is one that does.
@@ -189,6 +193,7 @@ THINKER = QWEN2 | {
 GLM = QWEN3 | {
     "build_arguments": {"patch_size": 10},
     "shares_ids": True,
+    "refuses_both": True,
     "keeps_sizes": True,
     "reads_outside": True,
 }
@@ -392,6 +397,20 @@ MODELS = [
         reads_outside=True,
         recurrent=True,
     ),
+    ModelCase(
+        name="molmo2",
+        build_arguments={"image_size": 126},
+        grid=(3, 3),
+        video_inputs=("pixel_values_videos", "video_token_pooling", "video_grids"),
+        image_inputs=("pixel_values", "image_token_pooling", "image_grids"),
+        legacy_prefixes={"": ""},
+        frames_stand_apart=True,
+        grouped=False,
+        refuses_both=True,
+        adds_features=True,
+        one_video_a_prompt=True,
+        can_tie=False,
+    ),
 ]
 
 
@@ -401,8 +420,10 @@ def _marks(case: ModelCase) -> list[pytest.MarkDecorator]:
     return [pytest.mark.skipif(lacks_videos, reason=reason)] + [pytest.mark.slow] * case.slow
 
 
-# Mixtures of experts that `save_pretrained` writes one by one, and the model joins.
-EXPERTS_APART = ("qwen3_omni_moe_thinker", "qwen3_5_moe", "glm4v_moe")
+# Weights that checkpoints hold in other parts, which `from_pretrained` joins or splits, by a part of their names.
+HELD_IN_OTHER_PARTS = dict.fromkeys(("qwen3_omni_moe_thinker", "qwen3_5_moe", "glm4v_moe"), (".experts.",)) | {
+    "molmo2": (".embed_tokens.", ".self_attn.", ".mlp.")
+}
 CASES_THAT_LOAD = [case for case in MODELS if case.loads_here]
 EACH_MODEL = [pytest.param(case, id=case.name, marks=_marks(case)) for case in MODELS]
 
@@ -455,8 +476,13 @@ def chat_prompt(processor: Any, question: str, videos: int = 0, images: int = 0)
 
 def placeholder_id(config: PreTrainedConfig) -> int:
     """Return the id of the tokens that stand for a video's in a processor's prompt."""
-    shares_ids = hasattr(config, "video_start_token_id") or hasattr(config, "frame_marks")
-    return config.image_token_id if shares_ids else config.video_token_id
+    return config.image_token_id if marks_of(config) or hasattr(config, "frame_marks") else config.video_token_id
+
+
+def marks_of(config: PreTrainedConfig) -> list[int]:
+    """Return the ids of the marks between which a video or a frame has the placeholders of images, if there are any."""
+    names = (f"{kind}_{end}_token_id" for kind in ("video", "frame") for end in ("start", "end"))
+    return [getattr(config, name) for name in names if hasattr(config, name)][:2]
 
 
 def video_places(config: PreTrainedConfig, input_ids: torch.Tensor) -> torch.Tensor:
@@ -465,12 +491,22 @@ def video_places(config: PreTrainedConfig, input_ids: torch.Tensor) -> torch.Ten
         return torch.stack([video_places(config, row) for row in input_ids])
     if hasattr(config, "frame_marks"):
         return frame_places(config, input_ids)
-    within, places = not hasattr(config, "video_start_token_id"), []
+    marks, places = marks_of(config), []
+    within = not marks
     for token in input_ids.tolist():
-        if token in (getattr(config, "video_start_token_id", None), getattr(config, "video_end_token_id", None)):
-            within = token == config.video_start_token_id
+        if token in marks:
+            within = token == marks[0]
         places.append(within and token == placeholder_id(config))
     return torch.tensor(places)
+
+
+def typed(family: Any, inputs: Any, ids: Any = None) -> dict[str, Any]:
+    """Return the types of tokens as an argument, where attention reads them: of `ids`, which begin with the inputs'."""
+    if not family.case.adds_features:
+        return {}
+    types = inputs["mm_token_type_ids"]
+    behind = 0 if ids is None else ids.shape[1] - types.shape[1]
+    return {"mm_token_type_ids": torch.nn.functional.pad(types, (0, behind))}
 
 
 def token_types(config: PreTrainedConfig, input_ids: torch.Tensor) -> torch.Tensor:

@@ -101,6 +101,8 @@ def compressed_embeddings(
     assert not video_positions
     attended = inputs["attention_mask"][0].tolist()
     remaining = [i for i in range(len(input_ids)) if i not in dropped and attended[i]]
+    if family.case.adds_features:
+        features = {i: embeddings[i] + feature for i, feature in features.items()}
     rows = torch.stack([features.get(i, embeddings[i]) for i in remaining])[None]
     if deepstack:
         deepstack_of(stock).remember(rows, {row: deepstack[i] for row, i in enumerate(remaining) if i in deepstack})
@@ -175,6 +177,8 @@ def position_arguments(family: Family, inputs: BatchFeature, remaining: Tensor) 
     layers read from the ids. It is nothing where positions are mere order and only the first layer reads ids."""
     if of_layers := layer_embeddings(family.stock, inputs["input_ids"][0, remaining]):
         return of_layers
+    if family.case.adds_features:
+        return {"mm_token_type_ids": inputs["mm_token_type_ids"][:, remaining]}
     full = family.case.full_positions(family.stock, inputs)
     if full is None:
         return {}

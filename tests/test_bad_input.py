@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video, placeholder_id, video_places
+from models import RETENTION_RATIO, make_image, make_video, placeholder_id, typed, video_places
 from reference import reading_embeddings
 from test_generate import make_prompt, run
 from torch import Tensor
@@ -150,7 +150,7 @@ def test_an_empty_video_is_refused(family: Family) -> None:
 def test_embeddings_run_beside_videos_as_their_ids_do(family: Family) -> None:
     inputs = family.one_video()
     embeddings = family.model.get_input_embeddings()(inputs["input_ids"])
-    videos = {"inputs_embeds": embeddings} | family.videos_of(inputs)
+    videos = {"inputs_embeds": embeddings} | family.videos_of(inputs) | typed(family, inputs)
     ids = family.model(**inputs).logits
     torch.testing.assert_close(family.model(**videos).logits, ids, rtol=0, atol=1e-5)
     new = run(family.model, videos)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import CASES_THAT_LOAD, RETENTION_RATIO, make_video
-from reference import compressed_embeddings, layer_embeddings
+from models import CASES_THAT_LOAD, RETENTION_RATIO, make_video, typed
+from reference import compressed_embeddings, position_arguments
 from test_generate import batch_of_two, run
 from transformers import AutoConfig, CLIPConfig
 
@@ -112,8 +112,8 @@ def test_original_positions_equal_those_of_the_full_prompt(family: Family) -> No
     embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
     # There is a cache, since without cache and mask Transformers takes a prompt with gaps for several prompts.
     mask = torch.ones(1, len(remaining), dtype=torch.long)
-    others = layer_embeddings(family.stock, inputs["input_ids"][0, remaining])
-    theirs = family.stock(inputs_embeds=embeddings, position_ids=remaining[None], attention_mask=mask, **others)
+    others = {"position_ids": remaining[None], "attention_mask": mask} | position_arguments(family, inputs, remaining)
+    theirs = family.stock(inputs_embeds=embeddings, **others)
     ours = family.model(**inputs, compression_positions="original")
     torch.testing.assert_close(ours.logits[:, remaining], theirs.logits, rtol=0, atol=1e-5)
     assert not torch.allclose(ours.logits, family.model(**inputs).logits, atol=1e-4)
@@ -128,7 +128,7 @@ def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: 
     ids = torch.cat([turn.sequences, question], dim=1)
     new = torch.ones_like(ids[:, both["input_ids"].shape[1] :])
     second = {"input_ids": ids, "attention_mask": torch.cat([both["attention_mask"], new], dim=1)}
-    from_scratch = model(**second, **family.videos_of(both)).logits[:, -1]
+    from_scratch = model(**second, **family.videos_of(both), **typed(family, both, ids)).logits[:, -1]
     out = run(model, second, past_key_values=turn.past_key_values, return_dict_in_generate=True, output_logits=True)
     torch.testing.assert_close(out.logits[0], from_scratch, rtol=0, atol=1e-5)
     prompt = both["input_ids"].shape[1]

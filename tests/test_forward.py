@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_video
+from models import RETENTION_RATIO, make_video, typed
 from reference import EXACT, compressed_embeddings, position_arguments
 from test_generate import batch_of_two, make_prompt
 from torch import Tensor
@@ -111,7 +111,7 @@ def features(encoded: ModelOutput) -> torch.Tensor:
     return torch.cat([part.flatten(0, -2) for part in encoded.pooler_output])
 
 
-@only(lambda family, kind: kind != "image_and_video" or not family.shares_ids)
+@only(lambda family, kind: kind != "image_and_video" or not family.refuses_both)
 @pytest.mark.parametrize("kind", ["one_video", "two_videos", "image_and_video", "image", "text"])
 def test_at_ratio_1_forward_equals_the_parents_bit_for_bit(family: Family, kind: str) -> None:
     inputs = make_prompt(family, kind)
@@ -224,7 +224,7 @@ def test_generate_continues_from_a_cache_that_forward_filled(family: Family) -> 
     family.model(**inputs, past_key_values=cache)
     ids = torch.cat([inputs["input_ids"], family.inputs("So?")["input_ids"]], dim=1)
     kwargs: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False}
-    whole = family.model.generate(ids, **family.videos_of(inputs), **kwargs)
+    whole = family.model.generate(ids, **family.videos_of(inputs), **typed(family, inputs, ids), **kwargs)
     assert torch.equal(family.model.generate(ids, past_key_values=cache, **kwargs), whole)
 
 
@@ -248,7 +248,7 @@ def test_forward_takes_the_stock_classs_arguments_in_its_order_with_and_without_
 
 def test_gradients_reach_the_language_model_the_projector_and_the_vision_tower(family: Family) -> None:
     model = copy.deepcopy(family.model).train()
-    inputs = make_prompt(family, "one_video" if family.case.shares_ids else "image_and_video")
+    inputs = make_prompt(family, "one_video" if family.case.refuses_both else "image_and_video")
     model(**inputs, labels=labels_of(family, inputs)).loss.backward()
     without = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
     stock = copy.deepcopy(family.stock).train()

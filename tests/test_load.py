@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import CASES_THAT_LOAD, EXPERTS_APART, MODELS, RETENTION_RATIO, chat_prompt, make_video, save_as_on_the_hub
+from models import (
+    CASES_THAT_LOAD,
+    HELD_IN_OTHER_PARTS,
+    MODELS,
+    RETENTION_RATIO,
+    chat_prompt,
+    make_video,
+    save_as_on_the_hub,
+)
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoProcessor, BitsAndBytesConfig, ProcessorMixin
 
@@ -200,7 +208,7 @@ class Wrapper(torch.nn.Module):
         self.module = model
 
 
-@only(lambda family: family.name not in EXPERTS_APART)
+@only(lambda family: family.name not in HELD_IN_OTHER_PARTS)
 @pytest.mark.parametrize("names", ["the checkpoint's", "the model's own"])
 def test_a_state_dict_has_the_names_of_the_checkpoint_or_the_models_own(
     family: Family, tmp_path: Path, names: str

@@ -20,6 +20,7 @@ from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, Vide
 from ..hosting.in_transformers import CACHE, ParentModel, check_frame_size, without, without_token_types
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import IMAGE, VIDEO, Encode, VidCom2ModelMixin, video_id_of
+from .joined_features import joined
 
 VIDEO_ARGUMENTS = ("pixel_values_videos", "num_frames")
 TEXT_BEFORE_A_FRAME = 32  # more tokens than a stock processor writes there
@@ -90,19 +91,9 @@ class VideosAsImages(ParentModel):
         is_video = input_ids == video_id_of(self.config)
         input_ids = input_ids.masked_fill(is_video, self.config.image_token_id)
         of_frame = is_video[input_ids == self.config.image_token_id]
-        kinds = {True: list(video.pooler_output), False: list(getattr(encoded.get("image"), "pooler_output", ()))}
-        joined = torch.empty(len(of_frame), kinds[True][0].shape[-1]).to(kinds[True][0])
-        for is_frame, features in kinds.items():
-            rows = torch.cat([each.flatten(0, -2) for each in features]) if features else joined[:0]
-            places = (of_frame == is_frame).nonzero()[:, 0].to(joined.device)
-            if len(places) != len(rows):
-                what = "frames of videos" if is_frame else "images"
-                raise ValueError(
-                    f"The prompts hold {len(places)} placeholders of {what}, but there are {len(rows)} features. Build "
-                    "both with the checkpoint's processor, and don't truncate the prompt."
-                )
-            joined = joined.index_copy(0, places, rows.to(joined))
-        images: Any = self.features_of_tiles(joined)  # Transformers 5.19 declares the field as a `FloatTensor`
+        of_images = list(getattr(encoded.get("image"), "pooler_output", ()))
+        tokens = joined(of_frame, of_images, list(video.pooler_output))
+        images: Any = self.features_of_tiles(tokens)  # Transformers 5.19 declares the field as a `FloatTensor`
         encoded["image"] = FramesAndImages(pooler_output=images)
         return {"input_ids": input_ids, "pixel_values": None, "mm_encoder_outputs": encoded}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import GenerationMixin
 
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.prompt_compression import IMAGE, MARK, VIDEO
+from ..prompt.prompt_compression import VIDEO
 from .qwen_videos import QwenVideoModelMixin
 
 
@@ -21,15 +21,6 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
     """
 
     frames_stand_apart = True
-
-    def kinds(self, tokens: Tensor, inputs: dict[str, Any] | None = None) -> Tensor:
-        """Return what each token stands for. A video's tokens have the id of images, between the marks of a video."""
-        kinds, input_ids = super().kinds(tokens, inputs), self.ids_of(tokens)
-        places = torch.arange(input_ids.shape[-1], device=input_ids.device)
-        marks = [input_ids == mark for mark in (self.config.video_start_token_id, self.config.video_end_token_id)]
-        # where the last mark was, since a text may have an end without a beginning
-        begun, ended = (places.where(mark, -1).cummax(dim=-1).values for mark in marks)
-        return kinds.masked_fill((kinds == IMAGE) & (begun > ended), VIDEO).masked_fill(marks[0] | marks[1], MARK)
 
     def get_placeholder_mask(
         self,

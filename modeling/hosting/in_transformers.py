@@ -265,6 +265,10 @@ NUMBERS = {
     "num_frames_per_video": (1, None),
     "num_patches_per_frame": (1, None),
     "video_position_ids": (3, 2),
+    "video_token_pooling": (2, None),
+    "image_token_pooling": (2, None),
+    "video_grids": (2, 3),
+    "image_grids": (2, 4),
 }
 TENSORS = (
     NUM_KEPT,

@@ -125,7 +125,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # -----------------------------------------------------------------------------------------------------------------
 
     def kinds(self, tokens: Tensor, inputs: dict[str, Any] | None = None) -> Tensor:
-        """Return what each token stands for: `MARK`, `TEXT`, `IMAGE`, `VIDEO` or `SOUND`, (B, n) int32.
+        """Return what each token stands for: `MARK`, `TEXT`, `IMAGE`, `VIDEO` or `SOUND`, (B, n) int32. Where a config
+        has marks of videos, the placeholders of images between these stand for a video.
 
         In the ids that `distinct_ids` returns, each token must be found without those before it.
 
@@ -137,7 +138,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         kinds = torch.full_like(ids, TEXT, dtype=torch.int32)
         for kind, token in ((IMAGE, self.config.image_token_id), (VIDEO, video_id_of(self.config)), (SOUND, sound)):
             kinds = kinds if token is None else kinds.masked_fill(ids == token, kind)
-        return kinds
+        marks = [getattr(self.config, f"video_{name}_token_id", None) for name in ("start", "end")]
+        if marks[0] is None:
+            return kinds
+        places, marked = torch.arange(ids.shape[-1], device=ids.device), [ids == mark for mark in marks]
+        # where the last mark was, since a text may have an end without a beginning
+        begun, ended = (places.where(mark, -1).cummax(dim=-1).values for mark in marked)
+        return kinds.masked_fill((kinds == IMAGE) & (begun > ended), VIDEO).masked_fill(marked[0] | marked[1], MARK)
 
     def group_sizes(self, compressions: Sequence[VideoCompression], inputs: dict[str, Any]) -> Sequence[Sequence[int]]:
         """Return how many placeholders each group of each video has in the full prompt.

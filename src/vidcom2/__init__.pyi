@@ -47,6 +47,7 @@ from .modeling.families.modeling_vidcom2_minicpmv4_6 import (
     VidCom2MiniCPMV4_6Config,
     VidCom2MiniCPMV4_6ForConditionalGeneration,
 )
+from .modeling.families.modeling_vidcom2_molmo2 import VidCom2Molmo2Config, VidCom2Molmo2ForConditionalGeneration
 from .modeling.families.modeling_vidcom2_perception_lm import (
     VidCom2PerceptionLMConfig,
     VidCom2PerceptionLMForConditionalGeneration,
@@ -121,6 +122,8 @@ __all__ = [
     "VidCom2LlavaVideoForConditionalGeneration",
     "VidCom2MiniCPMV4_6Config",
     "VidCom2MiniCPMV4_6ForConditionalGeneration",
+    "VidCom2Molmo2Config",
+    "VidCom2Molmo2ForConditionalGeneration",
     "VidCom2PerceptionLMConfig",
     "VidCom2PerceptionLMForConditionalGeneration",
     "VidCom2Qwen2VLConfig",

@@ -82,14 +82,14 @@ class Family:
 
     @property
     def config_class(self) -> type[PreTrainedConfig]:
-        return _imported(f"configuration.configuration_vidcom2_{self.module}.{self.classes}Config")
+        return imported(f"configuration.configuration_vidcom2_{self.module}.{self.classes}Config")
 
     @property
     def model_class(self) -> type[VidCom2GenerationMixin]:
         """The generating class. Its `inner_class` is the model without a head."""
         if not self.native:
             import_module(".llava_video.classes", __package__)  # registers it with Transformers' Auto classes
-        return _imported(f"modeling.families.modeling_vidcom2_{self.module}.{self.classes}ForConditionalGeneration")
+        return imported(f"modeling.families.modeling_vidcom2_{self.module}.{self.classes}ForConditionalGeneration")
 
     @property
     def uncompressed_class(self) -> type[PreTrainedModel]:
@@ -104,7 +104,7 @@ class Family:
     @property
     def processor_class(self) -> type[VidCom2ProcessorMixin]:
         """This project's usual processor, which writes a placeholder for each video token that stays."""
-        return _imported(f"modeling.families.{self.processor}")
+        return imported(f"modeling.families.{self.processor}")
 
     @property
     def processor_names(self) -> tuple[str, ...]:
@@ -114,13 +114,13 @@ class Family:
     def processor_like(self, processor: ProcessorMixin) -> type[VidCom2ProcessorMixin] | None:
         """Return this project's class that extends a processor's class; None if its class is a user's."""
         name = PROCESSORS.get(type(processor).__name__)
-        return None if name is None else _imported(f"modeling.families.{name}")
+        return None if name is None else imported(f"modeling.families.{name}")
 
     @property
     def build_tiny(self) -> Callable[..., tuple[PreTrainedModel, ProcessorMixin]]:
         """The function that builds a tiny checkpoint. Raises an OptionError if a package for it is missing."""
         self.check_packages()
-        return _imported(self.tiny)
+        return imported(self.tiny)
 
     def check_packages(self) -> None:
         """Raise an OptionError if an optional package is missing that the family needs."""
@@ -132,7 +132,7 @@ class Family:
             )
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     return getattr(import_module(f".{module}", __package__), attribute)
 
@@ -159,6 +159,7 @@ PROCESSORS: dict[str, str] = {
         ("Gemma4Unified", "vidcom2_gemma4_unified"),
         ("VideoLlama3", "vidcom2_video_llama_3"),
         ("MiniCPMV4_6", "vidcom2_minicpmv4_6"),
+        ("Molmo2", "vidcom2_molmo2"),
     )
 } | {"UncompressedLlavaVideoProcessor": "processing_llava_video.LlavaVideoProcessor"}
 
@@ -418,6 +419,17 @@ FAMILIES: dict[str, Family] = {
             numbers_tokens=True,
             stock_processors=("MiniCPMV4_6Processor",),
             frame="a frame: a token for 56 × 56 pixels after scaling, some 64 tokens, and those of its slices",
+        ),
+        Family(
+            model_type="molmo2",
+            name="Molmo2",
+            module="molmo2",
+            classes="VidCom2Molmo2",
+            tiny="tiny.molmo2.tiny_molmo2",
+            stock_processors=("Molmo2Processor",),
+            frame="a frame: 9 × 9 tokens",
+            square=True,
+            since="5.20",
         ),
     )
 }

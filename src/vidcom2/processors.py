@@ -13,7 +13,7 @@ from transformers import LlavaNextVideoProcessor, ProcessorMixin
 
 from .configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
 from .errors import OptionError
-from .families import FAMILIES, Family
+from .families import FAMILIES, PROCESSORS, Family, imported
 from .modeling.prompt.processing_short_prompts import OWN
 
 # VideoLLaMA3's video processor would leave out tokens that repeat the frame before, and MiniCPM-V's would cut slices.
@@ -85,6 +85,16 @@ def processor_fields(config: Any) -> dict[str, Any]:
         return {}
     module, _, _ = family.processor.partition(".")
     return {"auto_map": {"AutoProcessor": f"{module}.{family.stock_processors[0]}"}}
+
+
+def placeholder_of(processor: Any) -> str:
+    """Return the text that a processor writes for each token of a video. One that extends no known class is taken to
+    write its `video_token`."""
+    names = [PROCESSORS[each.__name__] for each in type(processor).__mro__ if each.__name__ in PROCESSORS]
+    if not names:
+        return processor.video_token
+    ours = imported(f"modeling.families.{names[0]}")
+    return getattr(processor, ours.placeholder, None) or getattr(ours, ours.placeholder)
 
 
 def of_whole_prompts(processor: Any) -> Any:

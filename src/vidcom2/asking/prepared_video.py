@@ -20,11 +20,11 @@ from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
 from ..modeling.prompt.processing_short_prompts import group_sizes, with_fewer
 from ..modeling.prompt.prompt_compression import VIDEO
-from ..processors import of_whole_prompts, with_sizes_alone
+from ..processors import of_whole_prompts, placeholder_of, with_sizes_alone
 from ..video.reading import Video
 from .chats import Prompt
 from .frame_size import resized
-from .prompting import OF_TEXTS, OF_VIDEOS, check_vocabulary, frames_together, prepare_inputs, prompt_text, texts_of
+from .prompting import OF_TEXTS, OF_VIDEOS, check_vocabulary, frames_together, prepare_inputs, prompt_text
 
 QUESTION = "⟦question⟧"  # stands for any question while the processor's text is recorded
 
@@ -35,7 +35,7 @@ class _Recorder:
 
     def __init__(self, processor: Any, num_placeholders: int | None) -> None:
         self._tokenizer, self._num_placeholders = processor.tokenizer, num_placeholders
-        self._placeholders = processor.video_token, processor.image_token
+        self._placeholder = placeholder_of(processor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
@@ -46,7 +46,7 @@ class _Recorder:
     def __call__(self, text: Any, **arguments: Any) -> Any:
         self.text, self.arguments = text, arguments
         if self._num_placeholders is not None:
-            _check_number(sum(map(text[0].count, self._placeholders)), self._num_placeholders)
+            _check_number(text[0].count(self._placeholder), self._num_placeholders)
         return self._tokenizer(text, **arguments)
 
 
@@ -60,7 +60,8 @@ class PreparedVideo:
         placeholder: the part of a prompt that the processor replaces.
         written: the text that it writes there.
         tokenizer_arguments: how it calls its tokenizer.
-        types_tokens: whether inputs must tell which tokens are a video's (`mm_token_type_ids`).
+        lead: what the processor writes before the text of the chat template.
+        types: the types of a video's tokens, by id, for `mm_token_type_ids`; None if inputs need not tell.
         scaled_alone: as in `prepare_without_pixels`.
     """
 
@@ -69,7 +70,8 @@ class PreparedVideo:
     placeholder: str
     written: str
     tokenizer_arguments: dict[str, Any]
-    types_tokens: bool
+    lead: str
+    types: Mapping[int, int] | None
     scaled_alone: bool = False
 
     def prompt(
@@ -88,7 +90,7 @@ class PreparedVideo:
                 f"the chat template does not write {self.placeholder!r} for the video of this chat, as it does for a "
                 "question alone. Prepare the inputs with the processor, and call the model's own `generate`."
             )
-        return VideoPrompt(self, before, after)
+        return VideoPrompt(self, self.lead + before, after)
 
     def thinned(self, placeholder: str, total: int) -> str | None:
         """Return the text of the video with so many placeholders, evenly among its frames; None if these are too few
@@ -128,14 +130,16 @@ class VideoPrompt:
             device: where the inputs go; by default, to the model's.
         """
         of, compressions = cast(Any, processor), features.video_compressions
-        in_text = of.video_token if of.video_token in self.video.written else of.image_token
-        short = None if compressions is None else self.video.thinned(in_text, len(features.pooler_output[0]))
+        total = len(features.pooler_output[0])
+        short = None if compressions is None else self.video.thinned(placeholder_of(processor), total)
         text = self.before + (self.video.written if short is None else short) + self.after
         encoded = of.tokenizer([text] * len(features.pooler_output), **self.video.tokenizer_arguments)
         inputs = {name: torch.as_tensor(encoded[name]) for name in OF_TEXTS if name in encoded}
         check_vocabulary(model, inputs["input_ids"])
-        if self.video.types_tokens:
-            inputs["mm_token_type_ids"] = VIDEO * (~texts_of(model, inputs["input_ids"])).long()
+        if self.video.types is not None:
+            inputs["mm_token_type_ids"] = types = torch.zeros_like(inputs["input_ids"])
+            for token, kind in self.video.types.items():
+                types[inputs["input_ids"] == token] = kind
         inputs |= self.video.inputs
         if short is not None:
             inputs[NUM_KEPT] = torch.tensor([len(each.indices) for each in compressions])
@@ -173,6 +177,8 @@ def prepare_video(
     inputs = prepare_inputs(recording, QUESTION, video, model, batch_size)
     asked, made = prompt_text(processor, QUESTION), recorder.text[0]
     before, _, after = asked.partition(cast(Any, processor).video_token)
+    lead = made.partition(before)[0] if before else ""
+    made = made.removeprefix(lead)
     start = common_length(before, made)
     end = common_length(after[::-1], made[::-1])
     if QUESTION not in before[:start] + after[len(after) - end :]:
@@ -180,13 +186,20 @@ def prepare_video(
             f"{type(processor).__name__} rewrites the question with the video, so the video cannot be prepared once "
             "for several questions."
         )
+    types = None
+    if "mm_token_type_ids" in inputs:
+        of_ids = zip(inputs["input_ids"].flatten().tolist(), inputs["mm_token_type_ids"].flatten().tolist())
+        types = {token: kind for token, kind in of_ids if kind}
+    elif cast(Any, processor).video_token not in made:
+        types = {recorder.convert_tokens_to_ids(placeholder_of(processor)): VIDEO}
     prepared = PreparedVideo(
         video=video.without_pixels(),
         inputs={name: inputs[name] for name in OF_VIDEOS if name in inputs},
         placeholder=asked[start : len(asked) - end],
         written=made[start : len(made) - end],
         tokenizer_arguments=recorder.arguments | {"return_tensors": "pt"},
-        types_tokens="mm_token_type_ids" in inputs or cast(Any, processor).video_token not in made,
+        lead=lead,
+        types=types,
     )
     return prepared, inputs
 

@@ -15,7 +15,7 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 from ..configuration.compression_settings import NUM_KEPT
 from ..errors import ALIKE, CheckpointError, OptionError, brief, did_you_mean, one_line, sentence
 from ..modeling.methods.compression import VideoCompression
-from ..processors import of_whole_prompts
+from ..processors import of_whole_prompts, placeholder_of
 from ..video.reading import Video
 from .chats import Prompt, chat_about
 from .thoughts import begun_thought
@@ -28,12 +28,12 @@ OF_VIDEOS = (
     *("target_sizes_videos", "num_patches_per_frame", "video_merge_sizes", "video_compression_mask", NUM_KEPT),
 )
 OF_TEMPLATES = ("messages", "raise_exception", "strftime_now")  # what Transformers itself hands to chat templates
-OF_THE_TOWER = ("pixel_values_videos", "video_position_ids")
+OF_THE_TOWER = ("pixel_values_videos", "video_position_ids", "video_token_pooling", "video_grids")
 
 
 def check_prompt(processor: ProcessorMixin, prompt: str) -> None:
     """Check that a prompt holds no token that stands for a video or an image. Raises an OptionError if it does."""
-    for token in (cast(Any, processor).video_token, cast(Any, processor).image_token):
+    for token in (cast(Any, processor).video_token, cast(Any, processor).image_token, placeholder_of(processor)):
         if token in prompt:
             raise OptionError(f"the prompt contains {token!r}, which stands for a video or an image. Leave it out.")
 

@@ -1,0 +1,26 @@
+"""Molmo2 beyond what all families share: what its processor and its patches must be."""
+
+import pytest
+from conftest import Family, only
+
+pytestmark = only(lambda family: family.adds_features)
+
+
+@pytest.mark.parametrize("wrong", [{"video_use_col_tokens": True}, {"use_frame_special_tokens": False}], ids=str)
+def test_a_processor_that_marks_frames_otherwise_is_refused(family: Family, wrong: dict[str, bool]) -> None:
+    of = family.writing_short
+    for name, value in wrong.items():
+        setattr(of.processor, name, value)
+    with pytest.raises(ValueError, match=r"`video_use_col_tokens` is .* Set them to False and True"):
+        of.one_video()
+
+
+def test_patches_that_differ_between_frames_or_belong_to_others_are_refused(family: Family) -> None:
+    inputs = family.one_video()
+    pooling = inputs["video_token_pooling"]
+    for wrong in (pooling + 1, pooling.flip(0), pooling - 81):
+        with pytest.raises(ValueError, match="does not take the same patches of each frame of video 0"):
+            family.model(**inputs | {"video_token_pooling": wrong})
+    for wrong in ({"video_token_pooling": pooling[1:]}, {"video_grids": inputs["video_grids"] * 2}):
+        with pytest.raises(ValueError, match="they must describe at least one frame, of 81 patches"):
+            family.model(**inputs | wrong)

@@ -1,4 +1,6 @@
-"""Features of images and videos in one, for parents that find both by the same placeholders."""
+"""Features of images and videos in one, for parents that find both by the same placeholders. They are brought into the
+order of the prompt.
+"""
 
 from collections.abc import Sequence
 

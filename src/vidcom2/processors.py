@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import LlavaNextVideoProcessor, ProcessorMixin
+from transformers import ProcessorMixin
 
 from .configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
 from .errors import OptionError
@@ -108,11 +108,11 @@ def of_whole_prompts(processor: Any) -> Any:
     return view
 
 
-def with_sizes_alone(processor: ProcessorMixin, made: dict[str, Any]) -> dict[str, Any]:
-    """Return what a video processor made of frames without values, so that the processor can write their text. It may
+def with_sizes_alone(made: dict[str, Any]) -> dict[str, Any]:
+    """Return what a video processor made of frames without values, so that a processor can write their text. It may
     read a size with NumPy, and counts the tokens that a mask leaves: all of them."""
-    if isinstance(processor, LlavaNextVideoProcessor):
-        made["pixel_values_videos"] = torch.zeros(()).expand(made["pixel_values_videos"].shape)
+    if isinstance(pixels := made.get("pixel_values_videos"), torch.Tensor):
+        made["pixel_values_videos"] = torch.zeros(()).expand(pixels.shape)
     if "video_compression_mask" in made:
         made["video_compression_mask"] = torch.ones(made["video_compression_mask"].shape, dtype=torch.bool)
     return made

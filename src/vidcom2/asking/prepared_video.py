@@ -231,7 +231,7 @@ def prepare_without_pixels(
         made = preprocess([torch.empty((len(videos[0][0]), 3, *size), dtype=torch.uint8, device="meta")], **arguments)
         if "video_grid_thw" in made:  # before a text is written, which might fill the memory
             _check_number(int(made["video_grid_thw"].prod()) // of_videos.merge_size**2, compression.num_tokens)
-        return with_sizes_alone(blind, made)
+        return with_sizes_alone(made)
 
     of_videos.preprocess = sizes
     shown = replace(video, frames=np.broadcast_to(np.uint8(0), (len(video.frames), *size, 3)))

@@ -126,7 +126,7 @@ def main(
     folder.mkdir(parents=True, exist_ok=True)
     for file in trained.iterdir():
         shutil.copy(file, folder)
-    checkpoint = load_checkpoint(str(trained), device="cpu")
+    checkpoint = load_checkpoint(str(trained), device="cpu", retention_ratio=1.0)
     found = list(track(clips(checkpoint, folder), "Clips", len(KINDS)))
     (folder / "clips.json").write_text(json.dumps(found, indent=2) + "\n")
     (folder / "provenance.json").write_text(json.dumps(provenance(toy, checkpoint, work), indent=2) + "\n")

@@ -408,6 +408,7 @@ def blocks() -> dict[str, str]:
         "drift": lambda: hard_tables.drift(both("hard")),
         "when": lambda: hard_tables.when(both("hard")),
         "tried": lambda: hard_tables.tried(both("hard")),
+        "learnt": lambda: hard_tables.learnt(both("hard"), both("hard", SEEN_FEW)),
         "tried-few": lambda: hard_tables.tried(both("hard", SEEN_FEW)),
         "chats": lambda: hard_tables.chats(both("chats")),
         "origins": origins,

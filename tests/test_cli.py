@@ -445,7 +445,7 @@ def test_a_toy_is_named_like_a_model() -> None:
     _, shown, _ = vidcom2("run", "--model", "toy:llava_onevision", "--repeats", 1)
     assert "is a toy LLaVA-OneVision" in shown and TOY.clips[0].question in shown
     code, _, error = vidcom2("run", "--model", "toy:qwen3vl", *FAST)
-    assert code == 2 and "the toys are toy:llava_onevision, toy:qwen3_vl. Did you mean 'qwen3_vl'?" in error
+    assert code == 2 and "toy:qwen3_vl_subsets. Did you mean 'qwen3_vl'?" in error
 
 
 def test_a_device_map_is_passed_to_transformers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

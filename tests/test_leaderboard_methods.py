@@ -20,6 +20,7 @@ from benchmarks.methods import METHODS, method_flashvid, method_holitom, registe
 from benchmarks.methods.attended_tokens import AttendedTokens, with_attention
 from benchmarks.methods.dynamic_segments import dynamic_segments
 from benchmarks.methods.method_holitom import static_segments
+from benchmarks.needle.candidates import SEEN_ALL
 from vidcom2 import VideoCompression, compress
 from vidcom2.asking import generation
 from vidcom2.asking.generation import EncodedVideos, run_tower
@@ -266,7 +267,7 @@ def test_non_finite_tokens_are_merged_into_no_other(method: str) -> None:
 # -- the attention of the toys' towers --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=TOYS)
+@pytest.fixture(scope="module", params=SEEN_ALL)
 def toy(request: pytest.FixtureRequest) -> Checkpoint:
     return load_checkpoint(f"{PREFIX}{request.param}", device="cpu")
 

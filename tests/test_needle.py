@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.needle import streams, tables
+from benchmarks.needle.architectures import ARCHITECTURES
+from benchmarks.needle.candidates import SEEN_FEW
 from benchmarks.needle.dataset import write_dataset
 from benchmarks.needle.digits import digit_images
 from benchmarks.needle.videos import (
@@ -158,6 +161,17 @@ def test_a_toy_answers_as_often_rightly_as_its_provenance_says(name: str) -> Non
     for kind, hits in right.items():
         expected, spread = len(hits) * stated[kind], 4 * (len(hits) * stated[kind] * (1 - stated[kind])) ** 0.5
         assert sum(hits) >= expected - spread - 2, (kind, sum(hits), len(hits), stated[kind])
+
+
+@pytest.mark.parametrize("name", SEEN_FEW)
+def test_a_toy_that_went_on_learning_has_the_tower_of_the_toy_that_its_provenance_names(name: str) -> None:
+    after, before = TOYS[name].folder, TOYS[str(TOYS[name].trained_from)].folder
+    stated = json.loads((after / "provenance.json").read_text())["sha256 of the weights before"]
+    assert stated == hashlib.sha256((before / "model.safetensors").read_bytes()).hexdigest()
+    how, models = ARCHITECTURES[before.name], [load_checkpoint(str(folder)).model for folder in (after, before)]
+    towers, languages = ([part(model).state_dict() for model in models] for part in (how.tower, how.language))
+    assert all(torch.equal(weights, towers[1][name]) for name, weights in towers[0].items())
+    assert not any(torch.equal(weights, languages[1][name]) for name, weights in languages[0].items())
 
 
 @pytest.mark.parametrize("clip", TOY.clips, ids=lambda clip: clip.path.stem)

@@ -5,11 +5,14 @@ from functools import partial
 from typing import Any
 
 from vidcom2.asking.candidates import Candidate
-from vidcom2.toys import Toy
+from vidcom2.toys import TOYS, Toy
 
 from ..methods import register
 from ..methods.attended_tokens import AttendedAnswers
 
+# The toys whose training showed them all tokens of each video, and those that went on learning from random ones.
+SEEN_ALL = tuple(name for name, toy in TOYS.items() if toy.trained_from is None)
+SEEN_FEW = tuple(name for name in TOYS if name not in SEEN_ALL)
 RATIOS = (0.5, 0.25, 0.15, 0.1, 0.05)
 LEADERBOARD_RATIOS = (0.25, 0.15, 0.1, 0.05)
 ABLATION_RATIOS = (0.25, 0.1)

@@ -28,7 +28,7 @@ from vidcom2.judging.questions import Question, read_questions
 from vidcom2.toys import PREFIX, TOY, TOYS
 from vidcom2.video.reading import read_video
 
-from .candidates import METHODS, NEWER_METHODS, ORIGINAL
+from .candidates import METHODS, NEWER_METHODS, ORIGINAL, SEEN_ALL
 from .compare import MAX_NEW_TOKENS, RESULTS, described, rounded
 from .dataset import CHATS, TURNS
 
@@ -100,7 +100,7 @@ def figures(chats: Sequence[Sequence[Question]], answers: Sequence[dict[str, lis
 def main(
     data: Annotated[Path, typer.Argument(help="Folder that `benchmarks.needle.dataset` wrote.")],
     work: Annotated[Path, typer.Argument(help="Folder for the answers.")],
-    toy: Annotated[str, typer.Option(help=f"One of {', '.join(TOYS)}.")] = TOY.name,
+    toy: Annotated[str, typer.Option(help=f"One of {', '.join(SEEN_ALL)}.")] = TOY.name,
 ) -> None:
     """Hold chats with a toy."""
     checkpoint, path = load_checkpoint(f"{PREFIX}{toy}", device="cpu"), data / CHATS / "questions.jsonl"

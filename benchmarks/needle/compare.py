@@ -28,6 +28,7 @@ from vidcom2.toys import PREFIX, TOY, TOYS, Toy
 from vidcom2.video.reading import read_video
 
 from .candidates import (
+    SEEN_ALL,
     ablation_candidates,
     attention_candidates,
     budget_candidates,
@@ -62,7 +63,7 @@ class Group:
     candidates: Callable[[Toy], list[Candidate]]
     data: str = ""
     num_frames: int = 16
-    toys: tuple[str, ...] = tuple(TOYS)
+    toys: tuple[str, ...] = SEEN_ALL
     towers: Sequence[Tower] = ()
     baselines: tuple[str, ...] = ()
     reference: str | None = None
@@ -76,10 +77,15 @@ GROUPS = {
     "ablations": Group(ablation_candidates),
     "budgets": Group(budget_candidates, BURST),
     "roundings": Group(rounding_candidates, reference="ceil"),
-    "leaderboard": Group(leaderboard_candidates, videos_per_level=150),
+    "leaderboard": Group(leaderboard_candidates, toys=tuple(TOYS), videos_per_level=150),
     "leaderboard_attention": Group(attention_candidates, videos_per_level=150),
     "hard": Group(
-        hard_candidates, HARD, reference="coverage", baselines=("uniform_frames", "random"), videos_per_level=200
+        hard_candidates,
+        HARD,
+        toys=tuple(TOYS),
+        reference="coverage",
+        baselines=("uniform_frames", "random"),
+        videos_per_level=200,
     ),
     "long": Group(leaderboard_candidates, LONG, LONG_FRAMES, videos_per_level=120),
     "long_positions": Group(long_position_candidates, LONG, LONG_FRAMES, LLAVA_ONLY, videos_per_level=120),

@@ -6,10 +6,13 @@ from typing import Any
 from vidcom2.evaluation.accuracy_tables import cell, pipes
 
 from .candidates import HARD_RATIOS, TRIED_METHODS
-from .table_cells import Row, best_first, percent, percent_by_kind, row_of, toys_and_ratios
+from .table_cells import SHORT_TOYS, Row, best_first, percent, percent_by_kind, row_of, toys_and_ratios
 
 ALL_TOKENS, OWN = "all tokens", "coverage"
 OF_TIME = ("half", "first")  # the kinds of questions about when something was seen
+# The kinds of questions, methods and ratio that tell what a toy has learnt from random tokens.
+LEARNT_KINDS, LEARNT_RATIO = ("background", "scenes", *OF_TIME, "count", "digit"), 0.1
+LEARNT_METHODS = (ALL_TOKENS, OWN, "VidCom² (paper)", "random")
 
 
 def hard(boards: Sequence[dict[str, Any]]) -> str:
@@ -58,6 +61,16 @@ def tried(boards: Sequence[dict[str, Any]]) -> str:
     for name in TRIED_METHODS:
         found = [next(row for row in rows if row["method"] == name) for rows in beside]
         lines.append([name, *(cell(row, "difference", "+") for row in found)])
+    return pipes(lines)
+
+
+def learnt(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str:
+    """Make the table toy and method × kind of question of right answers, before and after it has seen random tokens."""
+    lines = [["right, %: before/after", "method", *LEARNT_KINDS]]
+    for toy, *boards in zip(SHORT_TOYS, before, after, strict=True):
+        for name in LEARNT_METHODS:
+            shares = [percent_by_kind(_row(board["all"], name, LEARNT_RATIO), LEARNT_KINDS) for board in boards]
+            lines.append([toy, name, *map("/".join, zip(*shares, strict=True))])
     return pipes(lines)
 
 

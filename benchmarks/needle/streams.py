@@ -252,7 +252,7 @@ def bytes_of(live: LiveVideo) -> int:
 
 def main(
     work: Annotated[Path, typer.Argument(help="Folder for the answers.")],
-    toy: Annotated[str, typer.Option(help=f"One of {', '.join(TOYS)}.")] = TOY.name,
+    toy: Annotated[str, typer.Option(help=f"One of {', '.join(ARCHITECTURES)}.")] = TOY.name,
     frames: Annotated[list[int] | None, typer.Option(help="Lengths of streams.")] = None,
     kind: Annotated[list[str] | None, typer.Option(help=f"Some of {', '.join(STREAMS)}.")] = None,
     seeds: int = 3,

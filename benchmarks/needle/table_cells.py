@@ -8,6 +8,7 @@ from vidcom2.evaluation.accuracy_tables import cell
 from vidcom2.toys import TOY
 
 from ..pages import ROOT
+from .candidates import SEEN_ALL
 
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
 QWEN = "qwen3_vl"
@@ -20,9 +21,9 @@ def load(group: str, toy: str = TOY.name) -> dict[str, Any]:
     return json.loads((RESULTS / toy / f"{group}.json").read_text())
 
 
-def both(group: str) -> list[dict[str, Any]]:
-    """Return a group's figures of each toy."""
-    return [load(group), load(group, QWEN)]
+def both(group: str, toys: Sequence[str] = SEEN_ALL) -> list[dict[str, Any]]:
+    """Return a group's figures of each of both toys."""
+    return [load(group, toy) for toy in toys]
 
 
 def toys_and_ratios(ratios: Sequence[float]) -> list[str]:

@@ -12,11 +12,11 @@ from typing import Any
 
 from vidcom2.evaluation.accuracy_plot import draw_results
 from vidcom2.evaluation.accuracy_tables import cell, pipes
-from vidcom2.toys import TOY
+from vidcom2.toys import TOY, TOYS
 
 from ..pages import ROOT, write_tables
 from . import hard_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LEADERBOARD_RATIOS, RATIOS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LEADERBOARD_RATIOS, RATIOS, SEEN_FEW
 from .table_cells import (
     QWEN,
     RESULTS,
@@ -264,7 +264,7 @@ def roundings(boards: Sequence[dict[str, Any]]) -> str:
 def origins() -> str:
     """Make the table of the result files: what each holds, and where its figures come from."""
     lines = [["toy", "file", "questions", "date", "commit"]]
-    for toy in (TOY.name, QWEN):
+    for toy in TOYS:
         for path in sorted((RESULTS / toy).glob("*.json")):
             found = json.loads(path.read_text())
             made = found["birth_certificate"]
@@ -402,10 +402,14 @@ def blocks() -> dict[str, str]:
         "repeats-computed": lambda: repeats_computed(dict(zip(SHORT_TOYS, both("repeats"), strict=True))),
         "both-toys": lambda: both_toys([load_leaderboard(), load_leaderboard(QWEN)]),
         "both-toys-long": lambda: both_toys(both("long")),
+        "both-toys-few": lambda: both_toys(both("leaderboard", SEEN_FEW)),
         "hard": lambda: hard_tables.hard(both("hard")),
+        "hard-few": lambda: hard_tables.hard(both("hard", SEEN_FEW)),
         "drift": lambda: hard_tables.drift(both("hard")),
         "when": lambda: hard_tables.when(both("hard")),
         "tried": lambda: hard_tables.tried(both("hard")),
+        "learnt": lambda: hard_tables.learnt(both("hard"), both("hard", SEEN_FEW)),
+        "tried-few": lambda: hard_tables.tried(both("hard", SEEN_FEW)),
         "chats": lambda: hard_tables.chats(both("chats")),
         "origins": origins,
         "leaderboard": lambda: leaderboard(load_leaderboard()),

@@ -32,10 +32,12 @@ class Toy:
     Attributes:
         name: what follows `toy:` in the name of the model, and the name of its folder.
         title: what results call it.
+        trained_from: the toy from which it went on learning, with random tokens; None for one that has always seen all.
     """
 
     name: str
     title: str
+    trained_from: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -48,7 +50,15 @@ class Toy:
         return [Clip(self.folder / clip["video"], clip["question"], clip["answer"]) for clip in clips]
 
 
-TOYS = {toy.name: toy for toy in (Toy("llava_onevision", "a toy LLaVA-OneVision"), Toy("qwen3_vl", "a toy Qwen3-VL"))}
+TOYS = {
+    toy.name: toy
+    for toy in (
+        Toy("llava_onevision", "a toy LLaVA-OneVision"),
+        Toy("qwen3_vl", "a toy Qwen3-VL"),
+        Toy("llava_onevision_subsets", "a toy LLaVA-OneVision that has seen few tokens", "llava_onevision"),
+        Toy("qwen3_vl_subsets", "a toy Qwen3-VL that has seen few tokens", "qwen3_vl"),
+    )
+}
 TOY = TOYS["llava_onevision"]  # answers where no model is named
 DEMO_VIDEO = TOY.clips[0].path
 

@@ -177,7 +177,7 @@ def prepare_video(
     inputs = prepare_inputs(recording, QUESTION, video, model, batch_size)
     asked, made = prompt_text(processor, QUESTION), recorder.text[0]
     before, _, after = asked.partition(cast(Any, processor).video_token)
-    lead = made.partition(before)[0] if before else ""
+    lead = made.partition(before)[0] if before and before in made else ""
     made = made.removeprefix(lead)
     start = common_length(before, made)
     end = common_length(after[::-1], made[::-1])

@@ -19,6 +19,7 @@ from models import save_tiny, tower_of
 from PIL import Image
 from reference import EXACT
 from test_cli import vidcom2
+from tokenizers.normalizers import Lowercase
 
 from vidcom2 import VideoCompression, compress, register_compression_method
 from vidcom2.asking.candidates import Candidate, candidates_of, compared_candidates
@@ -698,10 +699,11 @@ def test_recorded_answers_of_another_model_are_refused_in_python(folder: Path, t
     trained.model.get_output_embeddings().weight.data[3, 5] += 1e-3
     penalized = load_checkpoint(str(folder), device="cpu")
     penalized.model.generation_config.repetition_penalty = 1.05
-    smaller, templated, retokenized = (load_checkpoint(str(folder), device="cpu") for _ in range(3))
+    smaller, templated, retokenized, lowered = (load_checkpoint(str(folder), device="cpu") for _ in range(4))
     smaller.processor.video_processor.image_mean = [0.1, 0.1, 0.1]
     templated.processor.chat_template += "\n"
     retokenized.processor.tokenizer.add_tokens(["<mine>"])
+    lowered.processor.tokenizer.backend_tokenizer.normalizer = Lowercase()
 
     def of_user(model: Any, batch: Batch, max_new_tokens: int) -> Any:
         raise AssertionError("nothing is left to answer")
@@ -712,9 +714,9 @@ def test_recorded_answers_of_another_model_are_refused_in_python(folder: Path, t
         (trained, questions, candidates, {}, "`weights` was"),
         (penalized, questions, candidates, {}, "`generation_config.repetition_penalty` was"),
         (rounded, questions, candidates, {}, "`model_settings.compression_rounding` was 'exact' and is 'ceil'"),
-        *((each, questions, candidates, {}, "`processor` was") for each in (smaller, templated, retokenized)),
-        (own, questions, candidates_of("random", "0.4"), {}, "`candidates` was"),
-        (own, questions, of_function, {}, "`candidates` was"),
+        *((each, questions, candidates, {}, "`processor` was") for each in (smaller, templated, retokenized, lowered)),
+        (own, questions, candidates_of("random", "0.4"), {}, "`candidates.random 0.4.code` was None"),
+        (own, questions, of_function, {}, "`candidates.random 0.5.code` was"),
         (own, questions, candidates, {"num_frames": 3}, "`num_frames` was 4 and is 3"),
         (own, questions, candidates, {"read": lambda source, n: read(source, n)}, "`read` was"),
         (own, asked("1 4", "0 4"), candidates, {}, "the answer to another question of id '0'"),
@@ -727,34 +729,37 @@ def test_recorded_answers_of_another_model_are_refused_in_python(folder: Path, t
 
 
 @pytest.mark.usefixtures("methods_restored")
-@pytest.mark.parametrize("setting", ["compression_method", "vision_method"])
+@pytest.mark.parametrize(
+    ("setting", "method"), [("compression_method", "mine"), ("vision_method", "mine"), ("compression_method", "ranked")]
+)
 def test_answers_of_a_method_whose_code_has_changed_are_not_continued(
-    checkpoint: Checkpoint, setting: str, tmp_path: Path
+    checkpoint: Checkpoint, setting: str, method: str, tmp_path: Path
 ) -> None:
     """A notebook defines its method again, under the same name. A function that the method calls may change as well."""
 
-    def defined(share: float, helper: str = "") -> None:
+    def defined(share: float) -> None:
         code = f"""
-from vidcom2 import VideoCompression, register_compression_method, register_vision_method
+from vidcom2 import VideoCompression, register_compression_method, register_score_method, register_vision_method
 def kept(tokens):
-    return tokens[..., 0] > {share}{helper}
+    return tokens[..., 0] > {share}
 def mine(video, settings):
     return VideoCompression.of_mask(kept(video.tokens))
 def changed(groups, computed, settings):
     return kept(groups)
 register_compression_method("mine")(mine)
 register_vision_method("mine")(changed)
+register_score_method("ranked", ranking={"frame" if share else "video"!r})(lambda video: video.tokens[..., 0])
 """
         exec(code, {"__name__": "notebook"})
 
-    candidates = [Candidate("random", 0.5, {"compression_method": "random", setting: "mine"})]
+    candidates = [Candidate("random", 0.5, {"compression_method": "random", setting: method})]
     given = {"num_frames": 4, "max_new_tokens": 1, "read": read}
     defined(-1e9)
     rows = evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", **given)
     defined(-1e9)
     assert evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", **given) == rows
     defined(0.0)
-    with pytest.raises(OptionError, match="`candidates` was"):
+    with pytest.raises(OptionError, match=r"`candidates\.random 0\.5\.code` was"):
         evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", **given)
 
 

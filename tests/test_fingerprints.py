@@ -155,3 +155,92 @@ def test_functions_are_the_same_if_they_do_the_same(monkeypatch: pytest.MonkeyPa
     assert code_digest(partial(read_one, num_frames=1)) == found[7]
     monkeypatch.setitem(globals(), "OFFSET", 2)  # which `read_one` reads through `helped`
     assert code_digest(read_one) != found[0] and code_digest(load_checkpoint) == found[-1]
+
+
+CODE = """
+import enum, re, torch
+from functools import lru_cache, partial, wraps
+from pathlib import Path
+
+def helper(x, by=1): return x * by
+
+def scaled(by):
+    def decorate(f):
+        @wraps(f)
+        def inner(x): return f(x) * by
+        return inner
+    return decorate
+
+class Base:
+    def __call__(self, x): return x * {base}
+    def overridden(self, x): return x * {overridden}
+
+class Derived(Base):
+    def overridden(self, x): return super().overridden(x)
+
+class Accessors:
+    @staticmethod
+    def one(x): return x * {static}
+    @classmethod
+    def two(cls, x): return x * {classmethod}
+    @property
+    def three(self): return {property}
+    def __call__(self, x): return self.one(x) + self.two(x) + self.three
+
+class Slotted:
+    __slots__ = ("size",)
+    def __init__(self, size): self.size = size
+    def __call__(self, x): return self.size
+
+class Settings:
+    def __init__(self, size): self.size, self.inner, self.outer = size, None, self
+
+class Level(enum.Enum):
+    LOW = {enum_member}
+
+class Holder:
+    def __init__(self, **values): self.__dict__ = values
+    def __call__(self, x): return x
+
+SETTINGS, ROOT, PATTERN = Settings({global_object}), Path("{path}"), re.compile("{regex}")
+PART = partial(helper, by={global_partial})
+NESTED = Settings(1)
+NESTED.inner = Settings({nested_object})
+
+def keyword_only(x, *, by={keyword_only_default}): return x * by
+@scaled({decorators_argument})
+def decorated(x): return x
+@lru_cache
+def cached(x): return x * {under_lru_cache}
+@torch.no_grad()
+def without_gradients(x): return x * {under_no_grad}
+def names(x): return x * SETTINGS.size, ROOT / x, PATTERN.search(x), PART(x), NESTED.inner.size, Level.LOW, cached(x)
+def choose(a, b): return lambda x: a(a(x)) + b(b(x)) + a(b(x))
+bound = SETTINGS, NESTED, keyword_only, decorated, without_gradients, names, Derived(), Accessors(), Slotted({slot})
+every = lambda: bound, Holder(size=(1, {tuple_attribute})), Holder(read=Derived().overridden), Holder(part=PART)
+every += partial(helper, by={partials_argument}), partial(helper, torch.float{partials_dtype})
+every += choose(keyword_only, decorated if {which_function} == 16 else keyword_only),
+every[2].read.__self__.again = every[2]
+"""
+
+
+class Places(dict[str, int]):
+    """The number 16 at each place of `CODE`, but 32 at one. Notes the names of the places."""
+
+    def __init__(self, changed: str) -> None:
+        self.changed, self.names = changed, set[str]()
+
+    def __missing__(self, name: str) -> int:
+        self.names.add(name)
+        return 32 if name == self.changed else 16
+
+
+def test_whatever_changes_what_a_function_does_changes_its_digest() -> None:
+    def digests(changed: str) -> tuple[set[str], list[str]]:
+        places, module = Places(changed), {"__name__": "users"}
+        exec(CODE.format_map(places), module)
+        return places.names, [code_digest(each) for each in module["every"]]
+
+    places, before = digests("")
+    assert digests("")[1] == before and len(places) == 20
+    assert [place for place in sorted(places) if digests(place)[1] == before] == []

@@ -68,6 +68,21 @@ def test_pictures_are_turned_upright_as_their_exif_data_says() -> None:
     assert np.array_equal(Video.from_frames([picture], fps=1).frames[0], np.rot90(FRAMES[0], -1))
 
 
+def test_transparent_pixels_are_white_and_animations_are_no_pictures(tmp_path: Path) -> None:
+    red, shown = Image.new("RGBA", (8, 8), (255, 0, 0, 0)), np.full((8, 8, 3), 255)
+    red.save(tmp_path / "a.png")
+    for picture in (red, str(tmp_path / "a.png"), Image.new("LA", (8, 8), (9, 0))):
+        assert np.array_equal(Video.from_frames([picture], fps=1).frames[0], shown)
+    half = Image.new("RGBA", (8, 8), (255, 0, 0, 102))
+    assert Video.from_frames([half], fps=1).frames[0, 0, 0].tolist() == [255, 153, 153]
+    for name in ("a.gif", "a.webp"):
+        half.save(tmp_path / name, save_all=True, append_images=[Image.new("RGBA", (8, 8), "blue")])
+        with pytest.raises(VideoError, match=f"{name}' has 2 frames. Pass it alone, as a video, or pass its frames"):
+            Video.from_frames([tmp_path / name], fps=1)
+    half.convert("RGB").save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[red.convert("RGB")])  # of a phone
+    assert len(Video.from_frames([tmp_path / "a.jpg"], fps=1).frames) == 1
+
+
 @only(lambda family: any("second_per_grid" in name for name in family.video_inputs))
 @pytest.mark.parametrize(
     "times",

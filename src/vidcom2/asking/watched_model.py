@@ -45,7 +45,11 @@ def processor_identity(processor: Any, of_video: bool = False) -> str:
     own = {name: value for name, value in vars(processor).items() if isinstance(value, bool | int | float | str)}
     template, parts = own.pop("chat_template", None), [processor.video_processor.to_dict(), own]
     if not of_video:
+        backend = getattr(processor.tokenizer, "backend_tokenizer", None)
+        rules = {} if backend is None else json.loads(backend.to_str())
+        of_last_call = ("padding", "truncation")
         parts.append({"chat_template": template, "vocabulary": processor.tokenizer.get_vocab()})
+        parts.append({name: value for name, value in rules.items() if name not in of_last_call})
     return _of_json(parts)
 
 

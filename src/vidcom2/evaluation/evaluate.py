@@ -125,11 +125,11 @@ def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> 
     model: Any = checkpoint.model
     settings = model.config.compression_settings().as_dict()
 
-    def described(candidate: Candidate) -> list[Any]:
-        """Return its settings, and fingerprints of the functions of the user that it calls."""
+    def described(candidate: Candidate) -> dict[str, Any]:
+        """Return its settings, and a fingerprint of the methods and the function of the user that it calls."""
         rows = [TABLES[name].get({**settings, **candidate.settings}[name]) for name in TABLES]
-        functions = [candidate.answer, *(row.function for row in rows if row and not row.own)]
-        return [candidate.label, candidate.overrides, *(code_digest(each) for each in functions if each is not None)]
+        users = (candidate.answer, *(row for row in rows if row and not row.own))
+        return {"settings": candidate.overrides, "code": code_digest(users)}
 
     try:
         of_model = model_identity(model)
@@ -144,7 +144,7 @@ def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> 
         "model_settings": settings,
         "dtype": str(model.dtype),
         "attn_implementation": model.config._attn_implementation,
-        "candidates": [described(each) for each in candidates],
+        "candidates": {each.label: described(each) for each in candidates},
         "read": code_digest(read),
         **versions_of_answers(),
     }

@@ -4,15 +4,14 @@ A name does not suffice: two training runs may both end in a folder `final`. Not
 """
 
 import hashlib
-import inspect
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from functools import partial
 from os import PathLike, fspath
-from pathlib import Path, PurePath
-from types import CodeType, FunctionType, MethodType
+from pathlib import Path
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from ..checks import local_path
@@ -29,7 +28,6 @@ RECORD_SUFFIX = ".run.json"  # of `vidcom2 run`, whose answers may lie in the mo
 HASHED_BYTES = 32 * 2**20  # a larger file is sampled, since reading all of it takes as long as loading it
 SAMPLES, SAMPLE_BYTES = 32, 64 * 2**10
 PACKAGE = __name__.partition(".")[0] + "."
-PLAIN = (str, bytes, int, float, complex, PurePath, type(None), type(...))  # values that do not change
 
 
 def identity_of(source: Source) -> dict[str, Any]:
@@ -179,39 +177,81 @@ def module_files(module: str) -> dict[str, Path]:
     return {each.relative_to(root).as_posix(): each for each in path.parent.rglob("*.py")}
 
 
-def code_digest(function: Any) -> str:
-    """Return a fingerprint of what a function does: its code, the values that are bound to it, and the functions and
-    values of its own module that it names, in turn. It is the same in another process of this version of Python.
+def code_digest(value: Any) -> str:
+    """Return a fingerprint of what a function or an object does: its code, the values that are bound to it, and the
+    functions, objects and values of its own module that it names, in turn. It is the same in another process of this
+    version of Python.
 
-    Lists and the like are left out, since they may change while it runs, and so are the modules that it imports.
+    Lists and the like are left out, since they may change while it runs, and so are the modules that it imports. Of
+    this package, whose version a run notes, only the bound values are described.
     """
-    return hashlib.sha256("\n".join(_parts(function, {}, set())).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(_parts(value, None, {})).encode()).hexdigest()[:16]
 
 
-def _parts(value: Any, module: Mapping[str, Any], seen: set[int]) -> Iterator[str]:
-    """Yield what a value in a module consists of. `seen` are the functions that were described already."""
-    value = inspect.unwrap(value) if callable(value) else value
+def _parts(value: Any, home: str | None, seen: dict[int, int]) -> Iterator[str]:
+    """Yield what a value consists of. `home` is the module of what holds it, and `seen` numbers what was described."""
     inner: Iterable[Any] = ()
-    if isinstance(value, PLAIN):
-        yield repr(value)
+    if _is_plain(value):
+        yield f"{value!r} {getattr(value, 'pattern', '')}"  # of a long regular expression, the repr is cut
     elif isinstance(value, tuple | frozenset):
         inner = value if isinstance(value, tuple) else sorted(value, key=repr)
-    elif isinstance(value, CodeType):
-        named = (module.get(name) for name in value.co_names)
-        own = (each for each in named if getattr(each, "__module__", None) in (None, module.get("__name__")))
-        inner = (value.co_code, value.co_names, *value.co_consts, *own)
+    elif id(value) in seen:
+        yield f"number {seen[id(value)]}"
+    elif isinstance(value, property):
+        inner = (value.fget,)
     elif isinstance(value, partial):
-        yield json.dumps([value.args, value.keywords], sort_keys=True, default=lambda x: [*_parts(x, module, seen)])
+        yield json.dumps([value.args, value.keywords], sort_keys=True, default=lambda x: [*_parts(x, home, seen)])
         inner = (value.func,)
-    elif isinstance(value, FunctionType) and not str(value.__module__).startswith(PACKAGE):
-        if id(value) not in seen:
-            seen.add(id(value))
-            module = value.__globals__
-            inner = (value.__code__, value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ()))
-    elif callable(value):  # a bound method, an object, a class, or what is written in C
-        owner = value.__self__ if isinstance(value, MethodType) else value
-        own = sorted({**vars(type(owner)), **getattr(owner, "__dict__", {})}.items())
-        yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
-        inner = (item for item in own if isinstance(item[1], (*PLAIN, FunctionType)))
+    elif isinstance(value, MethodType | staticmethod | classmethod):
+        inner = (value.__func__, getattr(value, "__self__", None))
+    elif isinstance(value, FunctionType):
+        seen[id(value)] = len(seen)
+        home = value.__globals__.get("__name__")  # `__module__` may be that of a function which this one wraps
+        inner = [cell.cell_contents for cell in value.__closure__ or ()]
+        if str(home).startswith(PACKAGE):
+            yield f"{home}.{value.__qualname__}"
+        else:
+            codes = [*_codes(value.__code__)]
+            named = (value.__globals__.get(name) for code in codes for name in code.co_names)
+            inner += [value.__defaults__, *sorted((value.__kwdefaults__ or {}).items())]
+            inner += [part for code in codes for part in (code.co_code, code.co_names, *code.co_consts)]
+            inner += [each for each in named if _is_own(each, home)]
+    elif callable(value) or home in (None, type(value).__module__):  # an object, a class, or what is written in C
+        seen[id(value)] = len(seen)
+        yield f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+        home, inner = (value if isinstance(value, type) else type(value)).__module__, _attributes(value)
     for each in inner:
-        yield from _parts(each, module, seen)
+        yield from _parts(each, home, seen)
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value never changes and its repr says all, as of a number, a path or a dtype."""
+    if isinstance(value, str | bytes):
+        return True
+    composed = hasattr(value, "__dict__") or callable(value) or isinstance(value, tuple | frozenset)
+    return not composed and type(value).__hash__ is not None and " at 0x" not in repr(value)
+
+
+def _is_own(value: Any, home: str | None) -> bool:
+    """Tell whether what a module's code names belongs to it, or holds values that do."""
+    data = _is_plain(value) or isinstance(value, tuple | partial)
+    return data or (getattr(value, "__module__", None) in (None, home) and not isinstance(value, ModuleType))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a function's code, and that of the functions in it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield an object's attributes, and those of its class and the bases that are in the module of its class."""
+    kind = value if isinstance(value, type) else type(value)
+    yield from sorted(getattr(value, "__members__", {}).items())  # of an enumeration
+    for owner in (value, *(each for each in kind.__mro__ if each.__module__ == kind.__module__)):
+        for name, each in sorted(getattr(owner, "__dict__", {}).items()):
+            each = getattr(value, name, None) if isinstance(each, MemberDescriptorType) else each
+            if isinstance(each, FunctionType | staticmethod | classmethod | property) or _is_own(each, kind.__module__):
+                yield name, each

@@ -119,6 +119,10 @@ def read_picture(file: str | BinaryIO, name: str) -> np.ndarray:
     try:
         with Image.open(file, formats=[each for each in PICTURES if each in Image.OPEN]) as picture:
             check_pixels(name, *picture.size)
+            if (count := getattr(picture, "n_frames", 1)) > 1 and picture.format != "MPO":  # a photo with a preview
+                raise VideoError(
+                    f"the picture {name!r} has {count} frames. Pass it alone, as a video, or pass its frames as images."
+                )
             return _as_array(picture)
     except VideoError:
         raise
@@ -133,7 +137,11 @@ def _as_array(frames: Any) -> np.ndarray:
                 f"`frames` holds a picture of mode {frames.mode!r}, whose values need more than 8 bits. Scale it to "
                 "0 to 255 and convert it to 'RGB'."
             )
-        frames = ImageOps.exif_transpose(frames).convert("RGB")  # upright
+        frames = ImageOps.exif_transpose(frames)  # upright
+        if frames.getbands()[-1] == "A" or "transparency" in frames.info:  # on white, as in browsers
+            shown = frames.convert("RGBA")
+            frames = Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown)
+        frames = frames.convert("RGB")
     elif hasattr(frames, "detach"):  # a tensor
         frames = frames.detach().cpu()
         frames = (frames.float() if frames.is_floating_point() else frames).numpy()

@@ -23,6 +23,7 @@ from ..encoding.video_features import VidCom2VideoFeatures
 from ..hosting.in_transformers import (
     CACHE,
     ParentModel,
+    cached_length,
     check_tensors,
     pop_settings,
     register_like,
@@ -206,7 +207,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         asked, cache = functools.partial(self._setting, kwargs), kwargs.get(CACHE)
         if has_media(kwargs):
             refuse(OF_GENERATE, asked)
-        if cache is None or cache.get_seq_length() == 0:
+        if cached_length(cache) == 0:
             return
         refuse(ON_A_FILLED_CACHE, asked)
         repeats = max(asked("num_beams") or 1, asked("num_return_sequences") or 1)
@@ -244,6 +245,24 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         for name in ("max_length", "min_length"):
             if dropped and (limit := self._setting(arguments, name)):
                 arguments[name] = max(0, limit - dropped)
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, *args: Any, input_ids: Tensor | None = None, **model_kwargs: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Repeat prompts and features for beams. The features are those of the new tokens, but the parent looks for
+        them among the placeholders of the whole conversation, and GLM's for ids that its prompts do not have."""
+        encoded = model_kwargs.pop("mm_encoder_outputs", None)
+        if encoded and expand_size > 1:
+            length = cached_length(model_kwargs.get(CACHE))
+            ids, embeds = (
+                each if each is None else each[:, length:] for each in (input_ids, model_kwargs.get("inputs_embeds"))
+            )
+            # The method annotates its `self`.
+            encoded = cast(Any, GenerationMixin)._expand_multimodal_outputs(self, ids, encoded, expand_size, embeds)
+        expanded, model_kwargs = super()._expand_inputs_for_generation(
+            expand_size, *args, input_ids=input_ids, **model_kwargs
+        )
+        return expanded, model_kwargs if encoded is None else model_kwargs | {"mm_encoder_outputs": encoded}
 
     def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
         """Return the parent's candidate generator. Beside videos, an assistant model drafts from the prompt as text,

@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -201,6 +201,13 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         for each in {id(one): one for one in (cache, getattr(result, CACHE, None))}.values():
             call.after.repeated(repeats).note_on(each)
         return result if name == "inputs_embeds" else _with_prompt(result, tokens, arguments[name].shape[1])
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse continuous batching, for which `generate_batch` and others ask here."""
+        raise ValueError(
+            "`generate_batch` and the other calls of continuous batching run token ids alone, without videos, and on a "
+            "KV cache of another kind. Call `generate`, serve the model with vLLM, or use the stock class for text."
+        )
 
     def _check_asked(self, kwargs: dict[str, Any], tokens: Tensor) -> None:
         """Refuse arguments with which images, videos or a filled cache cannot be right."""

@@ -261,10 +261,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         encoded = model_kwargs.pop("mm_encoder_outputs", None)
         if encoded and expand_size > 1:
             length = cached_length(model_kwargs.get(CACHE))
-            ids, embeds = (
-                each if each is None else each[:, length:] for each in (input_ids, model_kwargs.get("inputs_embeds"))
-            )
-            # The method annotates its `self`.
+            given = (input_ids, model_kwargs.get("inputs_embeds"))
+            ids, embeds = (each if each is None else each[:, length:] for each in given)
             encoded = cast(Any, GenerationMixin)._expand_multimodal_outputs(self, ids, encoded, expand_size, embeds)
         expanded, model_kwargs = super()._expand_inputs_for_generation(
             expand_size, *args, input_ids=input_ids, **model_kwargs

@@ -273,6 +273,41 @@ def test_beams_continue_a_cache_whose_rows_were_repeated(family: Family, name: s
     assert torch.equal(continued, run(family.model, {"input_ids": ids} | family.videos_of(inputs), **kwargs))
 
 
+@only(lambda family: not family.recurrent)
+@torch.no_grad()
+@pytest.mark.parametrize("turns", ["image image", "image video", "video image", "video video"])
+def test_beams_of_a_later_turn_see_the_media_of_their_own_chat(family: Family, turns: str) -> None:
+    """Both chats look alike by their ids, and so does one of them by itself."""
+    kinds, question, scored = turns.split(), family.inputs(QUESTION)["input_ids"], ("sequences", "sequences_scores")
+    kwargs = {"num_beams": 3, "num_return_sequences": 2, "return_dict_in_generate": True, "output_scores": True}
+
+    def asked_by(chats: list[int], turn: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return the inputs of a turn of these chats, and its media."""
+        kind, seeds = kinds[turn], [10 * turn + chat for chat in chats]
+        prompt = family.prompt("What is it?", **{f"{kind}s": 1})
+        make = make_video if kind == "video" else make_image
+        inputs = family.inputs(*[prompt] * len(chats), **{f"{kind}s": [make(seed) for seed in seeds]})
+        return dict(inputs), (family.videos_of if kind == "video" else family.images_of)(inputs)
+
+    for chats in ([0, 1], [1]):
+        one, _ = asked_by(chats, 0)
+        two, new = asked_by(chats, 1)
+        ids = torch.cat([one["input_ids"], question.expand(len(chats), -1), two["input_ids"]], dim=1)
+        whole: dict[str, Tensor] = {}
+        for chat in chats:
+            for turn in (0, 1):
+                for name, value in asked_by([chat], turn)[1].items():
+                    whole[name] = torch.cat([whole[name], value]) if name in whole else value
+        if family.case.mrope or family.case.frames_are_images:
+            whole["mm_token_type_ids"] = token_types(family.model.config, ids)
+        cache = family.model(**one, use_cache=True).past_key_values
+        cache.batch_repeat_interleave(3)
+        continued = run(family.model, {"input_ids": ids} | new, past_key_values=cache, **kwargs)
+        expected = run(family.model, {"input_ids": ids} | whole, **kwargs)
+        for name in scored:
+            torch.testing.assert_close(continued[name], expected[name], rtol=0, atol=1e-5)
+
+
 @only(lambda family: family.mrope)
 def test_a_prompt_that_ends_in_a_video_is_refused_where_positions_would_be_wrong(family: Family) -> None:
     inputs = family.one_video()

@@ -501,6 +501,12 @@ def test_features_encoded_beforehand_can_be_passed(family: Family) -> None:
             assert features.pooler_output is kept, "the caller's features were changed"
 
 
+def test_continuous_batching_is_refused_before_it_begins(family: Family) -> None:
+    for call in (family.model.generate_batch, family.model.init_continuous_batching):
+        with pytest.raises(ValueError, match="run token ids alone, without videos"):
+            call([[20, 30]])
+
+
 def test_uncompressed_features_are_refused_below_ratio_1(family: Family) -> None:
     inputs = family.one_video()
     uncompressed = family.stock.model.get_video_features(**family.videos_of(inputs))

@@ -83,7 +83,7 @@ def test_at_ratio_1_each_bit_is_the_stock_classs(attentive: Family, kind: str) -
 @pytest.mark.parametrize("ratios", [(RETENTION_RATIO, RETENTION_RATIO), (1.0, RETENTION_RATIO)])
 @pytest.mark.parametrize("kind", [APART, IN_VIDEO])
 def test_a_second_turn_that_is_heard_equals_a_run_from_scratch(attentive: Family, kind: str, ratios: tuple) -> None:
-    """With the second pair of ratios, the first turn is text."""
+    """With the second pair of ratios, the first turn is text. With the first one, beams hear the new sound alone."""
     model, second = attentive.model, heard(attentive, kind, seed=3, seconds=9.0)
     first = heard(attentive, kind) if ratios[0] < 1 else dict(attentive.inputs(prompt(attentive)))
     turn = run(model, first, return_dict_in_generate=True, retention_ratio=ratios[0])
@@ -92,10 +92,12 @@ def test_a_second_turn_that_is_heard_equals_a_run_from_scratch(attentive: Family
     names = [name for name in second if name not in (*conversation, "use_audio_in_video")]
     media = {name: torch.cat([first[name], second[name]]) if name in first else second[name] for name in names}
     flag = {name: second[name] for name in ("use_audio_in_video",) if name in second}
-    whole = run(model, conversation | media | flag, retention_ratio=ratios[1])
+    call = {"retention_ratio": ratios[1], "num_beams": 1 if ratios[0] == 1.0 else 2}
+    whole = run(model, conversation | media | flag, **call)
+    turn.past_key_values.batch_repeat_interleave(call["num_beams"])
     of_all = {"video_second_per_grid": media["video_second_per_grid"]}  # the last ones are the turn's
     new = {name: second[name] for name in names} | flag | of_all
-    continued = run(model, conversation | new, past_key_values=turn.past_key_values, retention_ratio=ratios[1])
+    continued = run(model, conversation | new, past_key_values=turn.past_key_values, **call)
     assert torch.equal(continued, whole)
 
 

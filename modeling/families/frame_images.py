@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.compression_settings import NUM_KEPT, CompressionSettings
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, VideoFrames
-from ..hosting.in_transformers import CACHE, ParentModel, check_frame_size, without, without_token_types
+from ..hosting.in_transformers import CACHE, ParentModel, cached_length, check_frame_size, without, without_token_types
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import IMAGE, VIDEO, Encode, VidCom2ModelMixin, video_id_of
 from .joined_features import joined
@@ -105,7 +105,7 @@ class HeadOfVideosAsImages(ParentModel):
     def generate(self, **arguments: Any) -> Any:
         """Run the parent's `generate`, which finds the features of frames among those of images."""
         ids, cache = arguments.get("input_ids"), arguments.get(CACHE)
-        num_cached = 0 if cache is None else int(cache.get_seq_length())
+        num_cached = cached_length(cache)
         joined = self.model.joined_features(None if ids is None else ids[:, num_cached:], arguments)
         if ids is not None:
             arguments["input_ids"] = ids.masked_fill(ids == video_id_of(self.config), self.config.image_token_id)

@@ -2,13 +2,10 @@
 patches and positions are as in Qwen3-VL.
 """
 
-from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import GenerationMixin
 
-from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VIDEO
 from .qwen_videos import QwenVideoModelMixin
 
@@ -45,15 +42,3 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
             super().get_placeholder_mask(of_images, inputs_embeds, image_features=image_features)[0],
             super().get_placeholder_mask(of_videos, inputs_embeds, video_features=video_features)[1],
         )
-
-
-class GlmGenerationMixin(VidCom2GenerationMixin):
-    """`VidCom2GenerationMixin` for GLM's classes with a head."""
-
-    def _expand_multimodal_outputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Repeat the features of images and videos for beams, as in the other families.
-
-        The parent's own method looks for ids that its prompts do not have, and repeats single images where a prompt
-        has several.
-        """
-        return cast(Any, GenerationMixin)._expand_multimodal_outputs(self, *args, **kwargs)  # it annotates its `self`

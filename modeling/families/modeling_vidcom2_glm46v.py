@@ -6,7 +6,8 @@ What the family shares with others is in `glm_videos.py`.
 from transformers import Glm46VForConditionalGeneration, Glm46VModel
 
 from ...configuration.configuration_vidcom2_glm46v import VidCom2Glm46VConfig
-from .glm_videos import GlmGenerationMixin, GlmVideoModelMixin
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from .glm_videos import GlmVideoModelMixin
 
 
 class VidCom2Glm46VModel(GlmVideoModelMixin, Glm46VModel):
@@ -18,7 +19,7 @@ class VidCom2Glm46VModel(GlmVideoModelMixin, Glm46VModel):
     config: VidCom2Glm46VConfig
 
 
-class VidCom2Glm46VForConditionalGeneration(GlmGenerationMixin, Glm46VForConditionalGeneration):
+class VidCom2Glm46VForConditionalGeneration(VidCom2GenerationMixin, Glm46VForConditionalGeneration):
     """GLM-4.6V that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications: those of `VidCom2Glm4vForConditionalGeneration`; the inner `model` is a `VidCom2Glm46VModel`.

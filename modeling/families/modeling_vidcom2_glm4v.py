@@ -6,7 +6,8 @@ What the family shares with others is in `glm_videos.py`.
 from transformers import Glm4vForConditionalGeneration, Glm4vModel
 
 from ...configuration.configuration_vidcom2_glm4v import VidCom2Glm4vConfig
-from .glm_videos import GlmGenerationMixin, GlmVideoModelMixin
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from .glm_videos import GlmVideoModelMixin
 
 
 class VidCom2Glm4vModel(GlmVideoModelMixin, Glm4vModel):
@@ -23,7 +24,7 @@ class VidCom2Glm4vModel(GlmVideoModelMixin, Glm4vModel):
     config: VidCom2Glm4vConfig
 
 
-class VidCom2Glm4vForConditionalGeneration(GlmGenerationMixin, Glm4vForConditionalGeneration):
+class VidCom2Glm4vForConditionalGeneration(VidCom2GenerationMixin, Glm4vForConditionalGeneration):
     """GLM-4V that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications:

@@ -6,7 +6,8 @@ What the family shares with others is in `glm_videos.py`.
 from transformers import Glm4vMoeForConditionalGeneration, Glm4vMoeModel
 
 from ...configuration.configuration_vidcom2_glm4v_moe import VidCom2Glm4vMoeConfig
-from .glm_videos import GlmGenerationMixin, GlmVideoModelMixin
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from .glm_videos import GlmVideoModelMixin
 
 
 class VidCom2Glm4vMoeModel(GlmVideoModelMixin, Glm4vMoeModel):
@@ -18,7 +19,7 @@ class VidCom2Glm4vMoeModel(GlmVideoModelMixin, Glm4vMoeModel):
     config: VidCom2Glm4vMoeConfig
 
 
-class VidCom2Glm4vMoeForConditionalGeneration(GlmGenerationMixin, Glm4vMoeForConditionalGeneration):
+class VidCom2Glm4vMoeForConditionalGeneration(VidCom2GenerationMixin, Glm4vMoeForConditionalGeneration):
     """GLM-4V-MoE that keeps only the distinctive tokens of each video. The weights stay the same.
 
     Modifications: those of `VidCom2Glm4vForConditionalGeneration`, and

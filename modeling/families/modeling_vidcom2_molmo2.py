@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.configuration_vidcom2_molmo2 import VidCom2Molmo2Config
 from ..encoding.video_features import VideoFrames
-from ..hosting.in_transformers import CACHE, check_patches
+from ..hosting.in_transformers import CACHE, cached_length, check_patches
 from ..prompt.prompt_compression import TEXT, VIDEO
 from .joined_features import joined
 from .typed_attention import TypedAttentionGenerationMixin, TypedAttentionModelMixin
@@ -146,5 +146,4 @@ class VidCom2Molmo2ForConditionalGeneration(TypedAttentionGenerationMixin, Molmo
         parent: Any = super()
         inner: Any = self.model
         encoded = parent._maybe_prepare_encoder_kwargs_for_generation(inputs_tensor, model_kwargs, *args, **kwargs)
-        num_cached = 0 if encoded.get(CACHE) is None else int(encoded[CACHE].get_seq_length())
-        return inner.with_joined_features(encoded, inputs_tensor[:, num_cached:])
+        return inner.with_joined_features(encoded, inputs_tensor[:, cached_length(encoded.get(CACHE)) :])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
 from ..encoding.video_features import ParentFeatures
-from ..hosting.in_transformers import is_2d
+from ..hosting.in_transformers import CACHE, cached_length, is_2d
 from ..methods.compression import VideoCompression
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .qwen_videos import QwenVideoModelMixin
@@ -130,7 +130,7 @@ class QwenSoundGenerationMixin(VidCom2GenerationMixin):
         if embeddings is not None and not input_ids.numel():
             mark = self.get_input_embeddings()(input_ids.new_tensor(self.config.audio_start_token_id))
             begins = (embeddings == mark).all(dim=-1)
-        counts = begins.sum(dim=1).tolist()
+        counts = begins[:, cached_length(model_kwargs.get(CACHE)) :].sum(dim=1).tolist()  # earlier sounds are cached
         groups = torch.arange(sum(counts), device=input_ids.device).split(counts)
         order = torch.cat([group.repeat(expand_size) for group in groups])
         return expanded, model_kwargs | {name: value[order.to(value.device)] for name, value in sounds.items()}

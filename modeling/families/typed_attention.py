@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import StaticCache
 
-from ..hosting.in_transformers import CACHE, with_cache_name
+from ..hosting.in_transformers import CACHE, cached_length, with_cache_name
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VidCom2ModelMixin
 from ..prompt.refusals import CHUNKS_FEATURES
@@ -84,7 +84,7 @@ def types_with_cached(types: Tensor | None, cache: Any, num_new: int) -> Tensor 
     """
     if types is None:
         return None
-    num_cached = 0 if cache is None else int(cache.get_seq_length())
+    num_cached = cached_length(cache)
     if types.shape[1] == num_cached + num_new:
         return types
     return nn.functional.pad(types_of_new(types, num_new), (num_cached, 0))

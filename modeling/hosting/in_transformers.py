@@ -32,6 +32,11 @@ _NAMES = [field.name for field in dataclasses.fields(modeling_outputs.BaseModelO
 CACHE = "cache" if "cache" in _NAMES else FORMER_NAME
 
 
+def cached_length(cache: Any) -> int:
+    """Return how many tokens a KV cache holds; 0 for None."""
+    return 0 if cache is None else int(cache.get_seq_length())
+
+
 def with_cache_name(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return a call's arguments with the KV cache under today's name.
 
@@ -403,7 +408,7 @@ def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, An
     may_look_packed = (is_unmasked and cache is None) or (uses_flash and num_rows == 1)
     has_gaps = may_look_packed and _has_gaps(position_ids)
     if is_unmasked and (has_empty_places or (has_gaps and cache is None)):
-        num_cached = 0 if cache is None else int(cache.get_seq_length())
+        num_cached = cached_length(cache)
         mask = torch.ones(num_rows, num_cached + num_new, dtype=torch.long, device=position_ids.device)
         inputs = inputs | {"attention_mask": mask}
     if has_gaps and uses_flash and num_rows == 1:
@@ -428,7 +433,7 @@ def _has_gaps(position_ids: Tensor) -> bool:
 def _with_order(position_ids: Tensor, cache: Any) -> Tensor:
     """Return (4, 1, n) positions with the order of the tokens in front, as with M-RoPE. Linear attention takes no
     lengths, but the language models that have it, Qwen3.5's, take such positions."""
-    num_cached = 0 if cache is None else int(cache.get_seq_length())
+    num_cached = cached_length(cache)
     order = num_cached + torch.arange(position_ids.shape[1], device=position_ids.device)
     return torch.stack([order[None], *[position_ids] * 3])
 
@@ -436,7 +441,7 @@ def _with_order(position_ids: Tensor, cache: Any) -> Tensor:
 def _lengths_of_one_sequence(position_ids: Tensor, cache: Any) -> dict[str, Any]:
     """Return what FlashAttention takes in place of positions (1, n): n queries, and as many keys as a layer reads."""
     num_queries = num_keys = position_ids.shape[1]
-    if cache is not None and cache.get_seq_length() > 0:
+    if cached_length(cache) > 0:
         # Layers that read the keys of others hold none.
         holding = [number for number, layer in enumerate(cache.layers) if getattr(layer, "keys", None) is not None]
         of_layers = sorted({int(cache.get_mask_sizes(num_queries, number)[0]) for number in holding})

@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from ..encoding.video_features import VidCom2VideoFeatures
 from ..hosting.in_transformers import (
     CACHE,
     ParentModel,
+    cached_length,
     check_tensors,
     pop_settings,
     register_like,
@@ -201,12 +202,19 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             call.after.repeated(repeats).note_on(each)
         return result if name == "inputs_embeds" else _with_prompt(result, tokens, arguments[name].shape[1])
 
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse continuous batching, for which `generate_batch` and others ask here."""
+        raise ValueError(
+            "`generate_batch` and the other calls of continuous batching run token ids alone, without videos, and on a "
+            "KV cache of another kind. Call `generate`, serve the model with vLLM, or use the stock class for text."
+        )
+
     def _check_asked(self, kwargs: dict[str, Any], tokens: Tensor) -> None:
         """Refuse arguments with which images, videos or a filled cache cannot be right."""
         asked, cache = functools.partial(self._setting, kwargs), kwargs.get(CACHE)
         if has_media(kwargs):
             refuse(OF_GENERATE, asked)
-        if cache is None or cache.get_seq_length() == 0:
+        if cached_length(cache) == 0:
             return
         refuse(ON_A_FILLED_CACHE, asked)
         repeats = max(asked("num_beams") or 1, asked("num_return_sequences") or 1)
@@ -244,6 +252,22 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         for name in ("max_length", "min_length"):
             if dropped and (limit := self._setting(arguments, name)):
                 arguments[name] = max(0, limit - dropped)
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, *args: Any, input_ids: Tensor | None = None, **model_kwargs: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Repeat prompts and features for beams. The features are those of the new tokens, but the parent looks for
+        them among the placeholders of the whole conversation, and GLM's for ids that its prompts do not have."""
+        encoded = model_kwargs.pop("mm_encoder_outputs", None)
+        if encoded and expand_size > 1:
+            length = cached_length(model_kwargs.get(CACHE))
+            given = (input_ids, model_kwargs.get("inputs_embeds"))
+            ids, embeds = (each if each is None else each[:, length:] for each in given)
+            encoded = cast(Any, GenerationMixin)._expand_multimodal_outputs(self, ids, encoded, expand_size, embeds)
+        expanded, model_kwargs = super()._expand_inputs_for_generation(
+            expand_size, *args, input_ids=input_ids, **model_kwargs
+        )
+        return expanded, model_kwargs if encoded is None else model_kwargs | {"mm_encoder_outputs": encoded}
 
     def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
         """Return the parent's candidate generator. Beside videos, an assistant model drafts from the prompt as text,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..hosting.in_transformers import ParentCache
+from ..hosting.in_transformers import ParentCache, cached_length
 from .prompt_layout import Layout, laid_out
 
 
@@ -66,7 +66,7 @@ class Conversation:
         Raises:
             ValueError: if the cache was cropped into a prompt that is only known as a whole, or has other rows.
         """
-        length = 0 if cache is None else int(cache.get_seq_length())
+        length = cached_length(cache)
         known: Conversation | None = getattr(cache, "conversation", None)
         if known is None or length == 0:
             return cls(length, length)

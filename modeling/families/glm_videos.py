@@ -2,7 +2,6 @@
 patches and positions are as in Qwen3-VL.
 """
 
-
 import torch
 from torch import Tensor
 

@@ -95,7 +95,9 @@ class Placement:
             )
         self.check_attention_on(self.device)
         if self.attn_implementation == "flash_attention_2" and not (find_spec("flash_attn") or find_spec("kernels")):
-            raise OptionError(f"FlashAttention2 is not installed. Take sdpa. Or: {how_to_install('flash-attn')}")
+            raise OptionError(
+                f"FlashAttention2 is not installed. Take sdpa, or install it. {how_to_install('flash-attn')}"
+            )
 
     def check_attention_on(self, device_type: str) -> None:
         """Check that the attention runs on a device, once `"auto"` is resolved. Raises an OptionError if not."""

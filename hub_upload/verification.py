@@ -67,7 +67,7 @@ def verify(
     """
     folder, checks = folder_named(name, revision), []
     if folder is not None:
-        _check_is_vidcom2(name, f"the folder {name!r}", folder / CONFIG)
+        _checked_config(name, f"the folder {name!r}", folder / CONFIG)
     else:
         folder, commit, files = _found_on_the_hub(name, revision)
         checks.append(Check("commit", "passed", f"{commit}, which is what the Hub has at {revision or 'main'}"))
@@ -117,7 +117,7 @@ def _found_on_the_hub(name: str, revision: str | None) -> tuple[Path, str, list[
         with hub_errors(name):
             info = HfApi().model_info(name, revision=revision)
             commit, files = str(info.sha), [file.rfilename for file in info.siblings or []]
-            config = Path(hf_hub_download(name, CONFIG, revision=commit) if CONFIG in files else CONFIG)
+            config = Path(hf_hub_download(name, CONFIG, revision=commit)) if CONFIG in files else None
     except PublishError as error:
         reason = f"there is no folder {name!r}, and {error}"
         if isinstance(error, HubUnreachable) and isinstance(
@@ -125,13 +125,14 @@ def _found_on_the_hub(name: str, revision: str | None) -> tuple[Path, str, list[
         ):
             reason += f" To check the commit that the cache has, name its folder: {Path(cached).parent}"
         raise type(error)(reason) from error
-    _check_is_vidcom2(name, f"the repo {name!r}", config)
+    config = _checked_config(name, f"the repo {name!r}", config)
     return config.parent, commit, files
 
 
-def _check_is_vidcom2(name: str, what: str, config: Path) -> None:
-    """Check that there is something of VidCom² to verify, and what its processor needs. Raises what `verify` raises."""
-    if not config.is_file():
+def _checked_config(name: str, what: str, config: Path | None) -> Path:
+    """Check that there is something of VidCom² to verify, and what its processor needs, and return its config's path.
+    Raises what `verify` raises."""
+    if config is None or not config.is_file():
         raise NotVidCom2Error(f"{what} holds no {CONFIG}, so it is not a checkpoint.")
     if (family := FAMILIES.get(str(read_object(config).get("model_type")))) is not None:
         family.check_packages()
@@ -140,3 +141,4 @@ def _check_is_vidcom2(name: str, what: str, config: Path) -> None:
             f"{what} is not a VidCom² repo: its {CONFIG} does not name VidCom². Make one from it with `vidcom2 publish "
             f"--base {name} --repo org/name`."
         )
+    return config

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from vidcom2.asking.conversation import Conversation
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.errors import OptionError
 from vidcom2.modeling.families.processing_llava_video import time_instruction
+from vidcom2.processors import placeholder_of
 from vidcom2.video.reading import Video, read_video
 
 QUESTION = "What happens?"
@@ -275,6 +277,14 @@ WRITTEN_TIMES: dict[str, tuple[str, Callable[[np.ndarray], str]]] = {
         (r"<([0-9.]+) seconds>", lambda seconds: f"{seconds.mean():.1f}"),
     ),
 }
+
+
+@only(lambda family: not family.adds_features)  # whose placeholder no attribute names
+def test_what_a_processor_of_an_unknown_class_writes_is_found_in_its_text(family: Family, video: Video) -> None:
+    text = family.processor.decode(prepare_inputs(family.processor, QUESTION, video)["input_ids"][0])
+    theirs = SimpleNamespace(video_token=family.processor.video_token, image_token=family.processor.image_token)
+    assert placeholder_of(theirs, text) == placeholder_of(family.processor, text)
+    assert placeholder_of(theirs, text) in text
 
 
 def test_frame_times_reach_every_processor(family: Family, video: Video) -> None:

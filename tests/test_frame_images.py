@@ -126,9 +126,14 @@ def test_a_processor_of_an_older_repo_that_cannot_write_all_becomes_this_package
     processor = copy.copy(family.processor)
     stock = type(processor)
     older = type("VidCom2ProcessorMixin", (), {"stock_class": classmethod(lambda cls: stock)})
-    processor.__class__ = type("Older", (older, stock), {})
-    shorten(processor, family.case.config_class(compression_rounding="ceil"))
+    config = family.case.config_class(compression_rounding="ceil")
+    processor.__class__ = type(family.case.family.processor_class.__name__, (older, stock), {})
+    theirs = copy.copy(processor)
+    theirs.__class__ = type("Theirs", (type(processor),), {})
+    shorten(processor, config)
     assert isinstance(processor, VidCom2ProcessorMixin) and processor.writes_all
+    shorten(theirs, config)
+    assert type(theirs).__name__ == "Theirs"  # whose methods would be lost
 
 
 def test_beams_of_prompts_that_all_have_images_equal_those_of_each_alone(family: Family) -> None:

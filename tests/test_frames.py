@@ -77,7 +77,7 @@ def test_transparent_pixels_are_white_and_animations_are_no_pictures(tmp_path: P
     assert Video.from_frames([half], fps=1).frames[0, 0, 0].tolist() == [255, 153, 153]
     for name in ("a.gif", "a.webp"):
         half.save(tmp_path / name, save_all=True, append_images=[Image.new("RGBA", (8, 8), "blue")])
-        with pytest.raises(VideoError, match=f"{name}' has 2 frames. Pass it alone, as a video, or pass its frames"):
+        with pytest.raises(VideoError, match=f"{name}' has 2 frames. Pass each as a picture of its own"):
             Video.from_frames([tmp_path / name], fps=1)
     half.convert("RGB").save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[red.convert("RGB")])  # of a phone
     assert len(Video.from_frames([tmp_path / "a.jpg"], fps=1).frames) == 1

@@ -163,6 +163,18 @@ def test_a_folder_that_is_no_vidcom2_repo_is_refused_with_the_reason(tmp_path: P
             verify(str(tmp_path))
 
 
+def test_a_repo_without_a_config_is_refused_wherever_verify_runs(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    (empty / "README.md").write_text("nothing")
+    monkeypatch.chdir(repo)
+    with LoopbackHub(tmp_path / "hub") as hub, hub.online(tmp_path / "home"):
+        hub.seed("org/name", empty)
+        with pytest.raises(NotVidCom2Error, match=r"the repo 'org/name' holds no config\.json"):
+            verify("org/name")
+
+
 @pytest.mark.slow
 def test_a_repo_saved_by_the_stock_class_fails_with_that_reason(repo: Path) -> None:
     for path in repo.glob("*.py"):

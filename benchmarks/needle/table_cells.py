@@ -22,7 +22,7 @@ def load(group: str, toy: str = TOY.name) -> dict[str, Any]:
 
 
 def both(group: str, toys: Sequence[str] = SEEN_ALL) -> list[dict[str, Any]]:
-    """Return a group's figures of each of both toys."""
+    """Return a group's figures of each of these toys."""
     return [load(group, toy) for toy in toys]
 
 

@@ -1,7 +1,7 @@
 """Step 4 of the training, for the toys of `--subsets`: the language model learns to answer from some of the tokens.
 
-The shipped toys never saw a video without all of its tokens. So what a method loses with them is partly what it drops,
-and partly that the model does not know such prompts. These toys have seen random tokens, which prefer no method.
+The toys of steps 1 to 3 never saw a video without all of its tokens. So what a method loses with them is partly what it
+drops, and partly that the model does not know such prompts. These toys have seen random tokens, which prefer no method.
 """
 
 import json

@@ -41,7 +41,8 @@ def shorten(processor: Any, config: Any) -> None:
     if not _becomes_ours(config):
         restore(processor)
         return
-    if not hasattr(processor, "writes_all"):  # one of ours that an older repo holds would ignore it
+    is_older = not hasattr(processor, "writes_all")  # one of ours that an older repo holds would ignore it
+    if is_older and type(processor).__name__ in {path.rpartition(".")[2] for path in PROCESSORS.values()}:
         restore(processor)
     if not _is_ours(processor):
         new_class = family.processor_like(processor)
@@ -87,12 +88,12 @@ def processor_fields(config: Any) -> dict[str, Any]:
     return {"auto_map": {"AutoProcessor": f"{module}.{family.stock_processors[0]}"}}
 
 
-def placeholder_of(processor: Any) -> str:
-    """Return the text that a processor writes for each token of a video. One that extends no known class is taken to
-    write its `video_token`."""
+def placeholder_of(processor: Any, text: str) -> str:
+    """Return what a processor has written in a text for each token of a video. One that extends no known class is taken
+    to write its `video_token`, or its `image_token` if the text has none."""
     names = [PROCESSORS[each.__name__] for each in type(processor).__mro__ if each.__name__ in PROCESSORS]
     if not names:
-        return processor.video_token
+        return processor.video_token if processor.video_token in text else processor.image_token
     ours = imported(f"modeling.families.{names[0]}")
     return getattr(processor, ours.placeholder, None) or getattr(ours, ours.placeholder)
 

@@ -32,7 +32,8 @@ class Toy:
     Attributes:
         name: what follows `toy:` in the name of the model, and the name of its folder.
         title: what results call it.
-        trained_from: the toy from which it went on learning, with random tokens; None for one that has always seen all.
+        trained_from: the toy from whose weights its training went on, with random tokens; None for one that has always
+            seen all.
     """
 
     name: str

@@ -35,7 +35,7 @@ class _Recorder:
 
     def __init__(self, processor: Any, num_placeholders: int | None) -> None:
         self._tokenizer, self._num_placeholders = processor.tokenizer, num_placeholders
-        self._placeholder = placeholder_of(processor)
+        self._processor = processor
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
@@ -46,7 +46,7 @@ class _Recorder:
     def __call__(self, text: Any, **arguments: Any) -> Any:
         self.text, self.arguments = text, arguments
         if self._num_placeholders is not None:
-            _check_number(text[0].count(self._placeholder), self._num_placeholders)
+            _check_number(text[0].count(placeholder_of(self._processor, text[0])), self._num_placeholders)
         return self._tokenizer(text, **arguments)
 
 
@@ -131,7 +131,7 @@ class VideoPrompt:
         """
         of, compressions = cast(Any, processor), features.video_compressions
         total = len(features.pooler_output[0])
-        short = None if compressions is None else self.video.thinned(placeholder_of(processor), total)
+        short = None if compressions is None else self.video.thinned(placeholder_of(of, self.video.written), total)
         text = self.before + (self.video.written if short is None else short) + self.after
         encoded = of.tokenizer([text] * len(features.pooler_output), **self.video.tokenizer_arguments)
         inputs = {name: torch.as_tensor(encoded[name]) for name in OF_TEXTS if name in encoded}
@@ -191,7 +191,7 @@ def prepare_video(
         of_ids = zip(inputs["input_ids"].flatten().tolist(), inputs["mm_token_type_ids"].flatten().tolist())
         types = {token: kind for token, kind in of_ids if kind}
     elif cast(Any, processor).video_token not in made:
-        types = {recorder.convert_tokens_to_ids(placeholder_of(processor)): VIDEO}
+        types = {recorder.convert_tokens_to_ids(placeholder_of(processor, made)): VIDEO}
     prepared = PreparedVideo(
         video=video.without_pixels(),
         inputs={name: inputs[name] for name in OF_VIDEOS if name in inputs},

@@ -33,7 +33,7 @@ OF_THE_TOWER = ("pixel_values_videos", "video_position_ids", "video_token_poolin
 
 def check_prompt(processor: ProcessorMixin, prompt: str) -> None:
     """Check that a prompt holds no token that stands for a video or an image. Raises an OptionError if it does."""
-    for token in (cast(Any, processor).video_token, cast(Any, processor).image_token, placeholder_of(processor)):
+    for token in (cast(Any, processor).video_token, cast(Any, processor).image_token, placeholder_of(processor, "")):
         if token in prompt:
             raise OptionError(f"the prompt contains {token!r}, which stands for a video or an image. Leave it out.")
 

@@ -121,7 +121,8 @@ def read_picture(file: str | BinaryIO, name: str) -> np.ndarray:
             check_pixels(name, *picture.size)
             if (count := getattr(picture, "n_frames", 1)) > 1 and picture.format != "MPO":  # a photo with a preview
                 raise VideoError(
-                    f"the picture {name!r} has {count} frames. Pass it alone, as a video, or pass its frames as images."
+                    f"the picture {name!r} has {count} frames. Pass each as a picture of its own, or a GIF alone, as a "
+                    "video."
                 )
             return _as_array(picture)
     except VideoError:

@@ -15,7 +15,10 @@ def test_importing_the_package_imports_neither_torch_nor_transformers() -> None:
 
 
 def test_every_exported_name_is_that_of_its_object() -> None:
+    absent = tuple(family.classes for family in FAMILIES.values() if not family.runs_here)
     for name in vidcom2.__all__:
+        if absent and name.startswith(absent):
+            continue
         exported = getattr(vidcom2, name)
         assert getattr(exported, "__name__", name) == name and name in dir(vidcom2)
     with pytest.raises(AttributeError, match="compres"):
@@ -27,5 +30,6 @@ def test_the_classes_of_every_family_are_exported_and_no_others() -> None:
     for family in FAMILIES.values():
         config, model = (f"{family.classes}{kind}" for kind in ("Config", "ForConditionalGeneration"))
         classes |= {config, model}
-        assert getattr(vidcom2, config) is family.config_class and getattr(vidcom2, model) is family.model_class
+        if family.runs_here:
+            assert getattr(vidcom2, config) is family.config_class and getattr(vidcom2, model) is family.model_class
     assert {name for name in vidcom2.__all__ if name.startswith("VidCom2")} == classes

@@ -54,7 +54,7 @@ def test_a_repo_holds_exactly_the_code_that_transformers_finds(case: ModelCase, 
     assert reached == set(code)
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", [name for name, family in FAMILIES.items() if family.runs_here])
 def test_a_repo_holds_the_methods_that_its_config_names_and_no_other(model_type: str) -> None:
     def methods(*chosen: str | list[str]) -> set[str]:
         code = code_of(FAMILIES[model_type].model_class, *chosen)
@@ -66,6 +66,7 @@ def test_a_repo_holds_the_methods_that_its_config_names_and_no_other(model_type:
     assert methods("vidcom2", "full", ["coverage"]) == {"method_vidcom2.py", "method_coverage.py"}
 
 
+@pytest.mark.skipif(not all(each.runs_here for each in FAMILIES.values()), reason="this Transformers lacks a family")
 def test_every_shipped_file_belongs_to_some_repo_and_has_a_name_of_its_own() -> None:
     """A Hub repo is one flat folder."""
     compression = [name for name, method in COMPRESSION_METHODS.items() if method.own]

@@ -82,14 +82,15 @@ class Family:
 
     @property
     def config_class(self) -> type[PreTrainedConfig]:
-        return imported(f"configuration.configuration_vidcom2_{self.module}.{self.classes}Config")
+        return self._imported(f"configuration.configuration_vidcom2_{self.module}.{self.classes}Config")
 
     @property
     def model_class(self) -> type[VidCom2GenerationMixin]:
         """The generating class. Its `inner_class` is the model without a head."""
         if not self.native:
             import_module(".llava_video.classes", __package__)  # registers it with Transformers' Auto classes
-        return imported(f"modeling.families.modeling_vidcom2_{self.module}.{self.classes}ForConditionalGeneration")
+        model = f"modeling.families.modeling_vidcom2_{self.module}.{self.classes}ForConditionalGeneration"
+        return self._imported(model)
 
     @property
     def uncompressed_class(self) -> type[PreTrainedModel]:
@@ -104,7 +105,7 @@ class Family:
     @property
     def processor_class(self) -> type[VidCom2ProcessorMixin]:
         """This project's usual processor, which writes a placeholder for each video token that stays."""
-        return imported(f"modeling.families.{self.processor}")
+        return self._imported(f"modeling.families.{self.processor}")
 
     @property
     def processor_names(self) -> tuple[str, ...]:
@@ -120,7 +121,19 @@ class Family:
     def build_tiny(self) -> Callable[..., tuple[PreTrainedModel, ProcessorMixin]]:
         """The function that builds a tiny checkpoint. Raises an OptionError if a package for it is missing."""
         self.check_packages()
-        return imported(self.tiny)
+        return self._imported(self.tiny)
+
+    def _imported(self, name: str) -> Any:
+        """Import a class or a function of the family. Raises an OptionError if this Transformers has no such family."""
+        try:
+            return imported(name)
+        except ImportError as error:
+            if self.runs_here:
+                raise
+            raise OptionError(
+                f"{self.name} needs Transformers {self.since} or newer, but {version('transformers')} is installed. "
+                "Run: pip install --upgrade transformers"
+            ) from error
 
     def check_packages(self) -> None:
         """Raise an OptionError if an optional package is missing that the family needs."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video, token_types, video_places
+from models import RETENTION_RATIO, make_image, make_video, token_types, typed, video_places
 from test_generate import NEW, batch_of_two, run
 from torch import Tensor
 from transformers import DynamicCache
@@ -204,8 +204,8 @@ def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: st
             **{name: torch.cat([media[name], new]) if name in media else new for name, new in given.items()},
         }
     ratio = ratios[0] if first == "video" else ratios[1]
-    typed = family.case.mrope or family.case.frames_are_images
-    types = {"mm_token_type_ids": token_types(family.model.config, ids)} if typed else {}
+    has_types = family.case.mrope or family.case.frames_are_images
+    types = {"mm_token_type_ids": token_types(family.model.config, ids)} if has_types else {}
     from_scratch = family.model(input_ids=ids, **media, **types, retention_ratio=ratio).logits[:, -1]
     cache = family.model(**one, use_cache=True, retention_ratio=ratios[0]).past_key_values
     new = {"video": family.videos_of, "image": family.images_of}[second](other)
@@ -270,7 +270,8 @@ def test_beams_continue_a_cache_whose_rows_were_repeated(family: Family, name: s
     torch.manual_seed(1)
     continued = run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **kwargs)
     torch.manual_seed(1)
-    assert torch.equal(continued, run(family.model, {"input_ids": ids} | family.videos_of(inputs), **kwargs))
+    whole = {"input_ids": ids} | family.videos_of(inputs) | typed(family, inputs, ids)
+    assert torch.equal(continued, run(family.model, whole, **kwargs))
 
 
 @only(lambda family: not family.recurrent and not family.adds_features)  # media would attend to those of later turns

@@ -83,7 +83,7 @@ def test_a_video_in_a_chat_is_compressed_and_answered(pipe: Any, family: Family,
 
 
 # Transformers' batches of these lose all frames but one, which is refused, and it refuses sound.
-@only(lambda family: not (family.padded_frames or family.frames_are_images or family.hears))
+@only(lambda family: not (family.padded_frames or family.frames_are_images or family.hears or family.adds_features))
 def test_chats_in_a_batch_get_the_answers_of_each_alone(pipe: Any, family: Family) -> None:
     questions = ("What happens?", "And who is there?")
     chats = [chat(seed, question) for seed, question in enumerate(questions)]
@@ -126,7 +126,8 @@ def test_a_question_about_a_video_is_answered(video_pipe: Any, family: Family, p
 
 def test_each_question_is_answered_about_its_own_video(video_pipe: Any, family: Family) -> None:
     questions, videos = ["What happens?", "And who is there?"], [make_video(0), make_video(1)]
-    loses_frames = family.case.padded_frames or family.case.frames_are_images  # all but one, in Transformers' batches
+    case = family.case
+    loses_frames = case.padded_frames or case.frames_are_images or case.adds_features  # in Transformers' batches
     batches = [{}] if loses_frames else [{}, {"batch_size": 2}]
     for options in batches:
         results = video_pipe(videos=videos, text=questions, generate_kwargs=GENERATION, **options)
@@ -134,6 +135,7 @@ def test_each_question_is_answered_about_its_own_video(video_pipe: Any, family: 
         assert answers == [expected_answer(family, seed, question) for seed, question in enumerate(questions)]
 
 
+@only(lambda family: not family.one_video_a_prompt)
 def test_one_question_may_be_about_several_videos(video_pipe: Any, family: Family) -> None:
     videos = [make_video(0), make_video(1)]
     inputs = family.inputs(family.prompt("Which?", videos=2), videos=videos)
@@ -195,6 +197,7 @@ def test_files_are_sampled_as_read_video_does_in_questions_and_chats(
         assert sorted(set(read.pop())) == read_video(clip, number).frames_indices.tolist()
 
 
+@only(lambda family: not family.one_video_a_prompt)
 def test_an_array_may_hold_several_videos(video_pipe: Any, family: Family) -> None:
     videos = [make_video(0), make_video(1)]
     (one,) = video_pipe(videos=np.stack(videos), text="Which?", generate_kwargs=GENERATION)

@@ -441,7 +441,6 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.molmo2.tiny_molmo2",
             stock_processors=("Molmo2Processor",),
             frame="a frame: 9 × 9 tokens",
-            square=True,
             since="5.20",
         ),
     )

@@ -21,7 +21,7 @@ from videos_as_images import by_prompt, joined_pixels, split_pixels
 
 from vidcom2.asking.prompting import OF_THE_TOWER, at_least_a_pair, prompt_text
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, NUM_KEPT, VISION_METHODS
 from vidcom2.processors import restore, shorten
 from vidcom2.video.reading import Video
 
@@ -81,7 +81,7 @@ def _share_out(items: list[pytest.Item]) -> None:
     test = f"{items[0].path.name} {items[0].originalname}"
     around_the_models = items[0].path.stem.removeprefix("test_") in AROUND_THE_MODELS
     columns = set()  # per parameter, the index of each case's value; parameters that vary together count once
-    for name in items[0].callspec.params.keys() - {"family", "case"}:
+    for name in items[0].callspec.params.keys() - {"family", "case", "asking"}:
         values = list(dict.fromkeys(id(item.callspec.params[name]) for item in items))
         columns.add(tuple(values.index(id(item.callspec.params[name])) for item in items))
     places = list(zip(*sorted(columns))) if columns else [()] * len(items)
@@ -109,8 +109,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if _exists(item)]
     tests = defaultdict(list)
     for item in items:
-        if _row(item) is not None:
-            tests[item.path, item.originalname].append(item)
+        if _row(item) is not None:  # Both kinds of prompts are shared out as if each had a test of its own.
+            tests[item.path, item.originalname, item.callspec.params.get("asking")].append(item)
     for cases in tests.values():
         _share_out(cases)
     for item in items:
@@ -129,6 +129,7 @@ class Family:
     folder: Path
     stock: PreTrainedModel
     processor: ProcessorMixin
+    is_short: bool = False  # whether the processor is this project's, whose prompts are short from the start
 
     @cached_property
     def model(self) -> PreTrainedModel:
@@ -157,7 +158,7 @@ class Family:
         """The family with this project's processor, which writes a placeholder for each video token that stays."""
         processor = AutoProcessor.from_pretrained(self.folder)
         shorten(processor, self.model.config)
-        return replace(self, processor=processor)
+        return replace(self, processor=processor, is_short=True)
 
     @property
     def of_whole_frames(self) -> dict[str, Any]:
@@ -189,7 +190,7 @@ class Family:
     ) -> BatchFeature:
         media: dict[str, Any] = {name: value for name, value in (("videos", videos), ("images", images)) if value}
         inputs = self.processed(list(prompts), media, **arguments)
-        return inputs if self.case.compared_class is None else split_pixels(self.stock.config, inputs)
+        return inputs if self.case.compared_class is None or self.is_short else split_pixels(self.stock.config, inputs)
 
     def processed(self, prompts: list[str], media: dict[str, list], **arguments: Any) -> BatchFeature:
         """Return what the processor makes of prompts and their media, with the pixels of all media.
@@ -205,7 +206,7 @@ class Family:
         if self.case.one_video_a_prompt:  # though the model takes more
             processor.validate_inputs = lambda **_: None
         inputs = processor(text=prompts, **media, **arguments)
-        if self.case.takes_one_kind and len(media) > 1:
+        if self.case.takes_one_kind and not self.is_short and len(media) > 1:
             images = self.processor.image_processor(media["images"], return_tensors="pt")
             inputs |= joined_pixels(self.stock.config, inputs, images["pixel_values"], inputs["pixel_values"])
         return inputs
@@ -216,7 +217,10 @@ class Family:
 
     def videos_of(self, inputs: Any) -> dict[str, Any]:
         """Return the arguments that describe the videos of a prompt."""
-        return {name: inputs[name] for name in self.case.video_inputs}
+        if not self.is_short:
+            return {name: inputs[name] for name in self.case.video_inputs}
+        names = (*self.case.video_inputs, *self.model.model.video_arguments, NUM_KEPT)
+        return {name: inputs[name] for name in names if name in inputs}
 
     def images_of(self, inputs: Any) -> dict[str, Any]:
         return {name: inputs[name] for name in self.case.image_inputs}
@@ -270,6 +274,13 @@ def build_family(case: ModelCase, tmp_path_factory: pytest.TempPathFactory) -> F
 @pytest.fixture(scope="session", params=EACH_MODEL)
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
     return build_family(request.param, tmp_path_factory)
+
+
+@pytest.fixture(params=["stock", "short"])
+def asking(request: pytest.FixtureRequest, family: Family) -> Family:
+    """Return the family with either processor: the stock one, whose prompts have a placeholder for every token, and
+    this project's, whose prompts have one for each token that stays."""
+    return family if request.param == "stock" else family.writing_short
 
 
 @pytest.fixture(scope="session")

@@ -139,6 +139,23 @@ def test_a_video_without_placeholders_is_refused(family: Family) -> None:
     assert_all_refuse(family, dict(text) | family.videos_of(family.one_video()), "placeholders")
 
 
+def test_placeholders_whose_video_is_not_passed_are_refused(asking: Family) -> None:
+    """The stock classes read them as text. TRL's GRPO trainer asks for log-probabilities so."""
+    inputs, text = asking.one_video(), asking.inputs("So?")
+    match = r"The prompts have \[\d+\] placeholders of videos, but no video is passed"
+    for missing in (["pixel_values_videos"], [*asking.videos_of(inputs)], [*asking.case.video_inputs]):
+        of_call = {name: value for name, value in inputs.items() if name not in missing}
+        for settings in ({}, {"retention_ratio": 1.0}):
+            assert_all_refuse(asking, of_call, match, **settings)
+    cache = asking.model(**text, use_cache=True).past_key_values
+    types = {name: value for name, value in inputs.items() if name == "mm_token_type_ids"}  # Ids alone may not tell.
+    with pytest.raises(ValueError, match=match):
+        asking.model(inputs["input_ids"], past_key_values=cache, **types)
+    whole = torch.cat([text["input_ids"], inputs["input_ids"]], dim=1)
+    with pytest.raises(ValueError, match=match):
+        run(asking.model, {"input_ids": whole}, past_key_values=cache, **types)
+
+
 def test_an_empty_video_is_refused(family: Family) -> None:
     inputs = dict(family.one_video())
     inputs["pixel_values_videos"] = inputs["pixel_values_videos"][:, :0]

@@ -97,6 +97,21 @@ def test_the_loss_of_trls_fused_head_equals_the_models_own(family: Family, wrapp
         torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-3, atol=1e-6)
 
 
+@only(lambda family: family.frames_stand_apart and not family.adds_features)
+def test_a_loss_over_placeholders_is_that_of_the_short_prompt_as_it_runs(family: Family) -> None:
+    """A collator that masks no placeholder asks for it. The rows of the caller's prompt would give another loss."""
+    inputs = family.one_video()
+    embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
+    as_it_runs = inputs["input_ids"][:, remaining]
+    expected = family.stock(
+        inputs_embeds=embeddings, labels=as_it_runs, **position_arguments(family, inputs, remaining)
+    ).loss
+    short = family.writing_short.one_video()
+    assert not torch.equal(short["input_ids"], as_it_runs), "no frame keeps another number than the prompt shows"
+    ours = family.model(**short, labels=short["input_ids"]).loss
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_trls_log_probabilities_are_those_of_the_callers_tokens(family: Family) -> None:
     """TRL's DPO, GRPO and RLOO trainers pad prompts on the left and completions on the right."""
     plain, fused = fused_heads(family, training=False)

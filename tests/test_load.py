@@ -23,6 +23,7 @@ from models import (
 )
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoProcessor, BitsAndBytesConfig, ProcessorMixin
+from transformers.conversion_mapping import get_model_conversion_mapping
 
 import vidcom2
 from vidcom2.errors import CheckpointError
@@ -178,6 +179,30 @@ def test_a_stock_checkpoint_in_the_hub_layout_loads_without_missing_or_unexpecte
     assert_same_weights(model, family.stock)
     assert model.config.retention_ratio == 0.3
     assert "retention_ratio" not in json.loads((folder / "config.json").read_text())
+
+
+@only(lambda family: family.native)
+def test_weights_are_renamed_as_often_as_in_the_stock_class(family: Family) -> None:
+    def renames(model: Any) -> list[tuple]:
+        found = get_model_conversion_mapping(model)
+        return [
+            (type(each), each.source_patterns, each.target_patterns, getattr(each, "scope_prefix", None))
+            for each in found
+        ]
+
+    assert renames(family.model) == renames(family.untouched_stock())
+
+
+@only(lambda family: family.native)
+def test_an_inner_model_loads_by_itself_or_is_refused(family: Family, tmp_path: Path) -> None:
+    folder, inner_class = legacy_checkpoint(family, tmp_path), family.case.model_class.inner_class
+    try:
+        inner, info = inner_class.from_pretrained(folder, output_loading_info=True)
+    except ValueError as error:
+        assert "only together with those of the head" in str(error)
+        return
+    assert not info["missing_keys"] and not info["mismatched_keys"], info
+    assert_same_weights(inner, family.stock.model)
 
 
 def test_a_saved_model_loads_with_its_settings_and_in_the_stock_class(family: Family, tmp_path: Path) -> None:

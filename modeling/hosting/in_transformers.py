@@ -115,20 +115,44 @@ def register_like(model_class: Any) -> None:
 
     Checkpoints on the Hub have older key names. Transformers renames these, but for classes outside the library only on
     request. Without this, `lm_head` would stay random, and only a warning would say so.
+
+    Renames that Transformers has by `model_type` are registered for the class with the head alone. They reach the inner
+    model's weights, too: registered for its class as well, they would be applied twice. They are not registered by
+    `model_type`, since they would then be applied to other projects' classes of this type.
     """
-    stock = next((base for base in model_class.__mro__ if base.__module__.startswith("transformers.models.")), None)
+    stock = _stock_class(model_class)
     if stock is None or model_class.config_class.model_type != stock.config_class.model_type:
         return  # The model has a type of its own, and its checkpoints have today's key names.
-    for name in (stock.__name__, stock.config_class.model_type):  # The class name is first, as in Transformers.
-        mapping = get_checkpoint_conversion_mapping(name)
-        if mapping is not None:
-            register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)
-            break
+    mapping = get_checkpoint_conversion_mapping(stock.__name__)  # The class name is first, as in Transformers.
+    if mapping is None and model_class.can_generate():
+        mapping = get_checkpoint_conversion_mapping(stock.config_class.model_type)
+    if mapping is not None:
+        register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)
     if model_class.can_generate():
         register_as_video_model(f"vidcom2_{model_class.__name__}", model_class.__name__)
         for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):
             if model_class.config_class not in auto_class._model_mapping:  # Ours stays before a user's subclass.
                 auto_class.register(model_class.config_class, model_class)
+
+
+def _stock_class(model_class: type) -> Any:
+    return next((base for base in model_class.__mro__ if base.__module__.startswith("transformers.models.")), None)
+
+
+def check_loads_alone(inner_class: Any) -> None:
+    """Check that the weights of an inner model are renamed where it is loaded without its head.
+
+    Raises:
+        ValueError: if they are not, and would stay random.
+    """
+    stock = _stock_class(inner_class)
+    if stock is None or get_checkpoint_conversion_mapping(inner_class.__name__) is not None:
+        return
+    if get_checkpoint_conversion_mapping(stock.config_class.model_type) is not None:
+        raise ValueError(
+            f"{inner_class.__name__} cannot be loaded by itself, since Transformers renames the weights of its "
+            "checkpoints only together with those of the head. Load the class with the head, and take its `model`."
+        )
 
 
 def to_own_names(model: Any, state_dict: dict[str, Any], prefix: str) -> None:

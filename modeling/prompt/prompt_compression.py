@@ -19,6 +19,7 @@ from ...configuration.compression_settings import NUM_KEPT, CompressionSettings,
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 from ..hosting.in_transformers import (
     CACHE,
+    check_loads_alone,
     check_tensors,
     engine_of,
     is_2d,
@@ -120,6 +121,16 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             )
         super().__init__(with_settings(config, self.config_class, {}), *args, **kwargs)
 
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load it without its head.
+
+        Raises:
+            ValueError: in families where this would leave weights random.
+        """
+        check_loads_alone(cls)
+        return super().from_pretrained(*args, **kwargs)
+
     # -----------------------------------------------------------------------------------------------------------------
     # What a family decides
     # -----------------------------------------------------------------------------------------------------------------
@@ -164,6 +175,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             ValueError: if it cannot be told which pixels are a video's.
         """
         return inputs
+
+    def has_videos(self, inputs: dict[str, Any]) -> bool:
+        """Return whether a call's arguments hold videos or their features."""
+        encoded = inputs.get("mm_encoder_outputs") or {}
+        return inputs.get("pixel_values_videos") is not None or encoded.get("video") is not None
 
     def with_token_types(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of `forward` with the types that attention reads, where tokens of an image or a frame
@@ -262,6 +278,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             past, inputs[name] = inputs[name].tensor_split([before.caller_length], dim=1)
         inputs = self.with_videos(inputs, settings)
         tokens, given = inputs[name], inputs.get("attention_mask")
+        is_step = tokens.shape[1] == 1 or (before.length and inputs.get("position_ids") is not None)
+        if has_whole_conversation or not is_step:
+            self._check_videos_given(tokens, inputs)
         features = self._chosen(inputs, settings, overrides, encode)
         kinds = self.kinds(tokens, inputs) if has_media(inputs) else None
         if features is None:
@@ -316,6 +335,24 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return Prepared(inputs, layout, after)
 
     # --- Which tokens stay
+
+    def _check_videos_given(self, tokens: Tensor, inputs: dict[str, Any]) -> None:
+        """Check that new placeholders of videos come with a video. The parents would read them as text. An engine
+        passes embeddings of which the features are a part already.
+
+        Raises:
+            ValueError: if no video is given for them.
+        """
+        if self.has_videos(inputs) or engine_of(self.config) is not None:
+            return
+        # Token types may be those of an earlier turn, so they count only at placeholders.
+        is_video = (self.kinds(tokens, inputs) == VIDEO) & (self.kinds(tokens) > TEXT)
+        if is_video.any():
+            raise ValueError(
+                f"The prompts have {is_video.sum(dim=1).tolist()} placeholders of videos, but no video is passed. Pass "
+                "all that the processor returned, such as `pixel_values_videos`, the output of `get_video_features` in "
+                "`mm_encoder_outputs`, or the KV cache that holds the videos of earlier turns."
+            )
 
     def _chosen(
         self, inputs: dict[str, Any], settings: CompressionSettings, overrides: dict[str, Any], encode: Encode

@@ -193,7 +193,10 @@ def _of_prompt(
     written = edges[1::2] - edges[::2]
     if len(written) != len(sizes):  # Videos without text between them make one run.
         written = torch.tensor([number for of_video, each in videos for number in spread(len(each), of_video)])
-    ends_in_full, ends = (nn.functional.pad(torch.as_tensor(each).cumsum(0), (1, 0)) for each in (sizes, written))
+    # Without a type, the empty list of a prompt that has no video would become a tensor of floats.
+    ends_in_full, ends = (
+        nn.functional.pad(torch.as_tensor(each, dtype=torch.int64).cumsum(0), (1, 0)) for each in (sizes, written)
+    )
     group = torch.searchsorted(ends_in_full[1:], kept, right=True)
     ends_here = nn.functional.pad(group.bincount(minlength=len(sizes)).cumsum(0), (1, 0))
     # how many groups are before each token of text, and how much text before each group

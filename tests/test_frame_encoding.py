@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import BatchFeature
 
 from vidcom2 import CompressionSettings
-from vidcom2.modeling.encoding.video_features import VidCom2VideoFeatures, plan_frames
-from vidcom2.modeling.families.frame_images import FramesAndImages
+from vidcom2.modeling.encoding.video_features import VidCom2VideoFeatures, VideoFrames, plan_frames
+from vidcom2.modeling.families.joined_features import FramesAndImages
 
 CLOSE = {"rtol": 0, "atol": 1e-6}
 
@@ -35,6 +35,13 @@ def frames_per_call(family: Family) -> Iterator[list[int]]:
         yield seen
     finally:
         hook.remove()
+
+
+def test_a_tower_that_merges_frames_is_not_taken_for_one_that_does_not() -> None:
+    frames = VideoFrames(pixels=torch.zeros(4, 5), tokens_per_frame=6)
+    assert frames.tokens(torch.zeros(24, 2)).tokens.shape == (4, 6, 2)
+    with pytest.raises(AssertionError):
+        frames.tokens(torch.zeros(12, 2))
 
 
 def two_videos(family: Family) -> BatchFeature:

@@ -214,7 +214,10 @@ class VideoFrames:
     def tokens(self, features: Tensor) -> VideoTokens:
         """Return the scored tokens among the parent's features (placeholders, dim) of the video."""
         if self.layout is None:
-            tokens = features.unflatten(0, (len(self.pixels), -1))
+            expected = (len(self.pixels), self.tokens_per_frame)
+            # A tower that merges frames returns fewer. Cut evenly, they would pass for other frames' tokens.
+            assert len(features) == expected[0] * expected[1], (len(features), expected)
+            tokens = features.unflatten(0, expected)
         else:
             tokens = self.layout.frames_of(features)
         in_prompt = None if self.in_prompt is None else self.in_prompt.to(tokens.device)

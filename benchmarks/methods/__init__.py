@@ -1,7 +1,9 @@
-"""FastVID, FlashVID, HoliTom and VisionZip, registered as a user's methods are, for the needle leaderboard.
+"""FastVID, FlashVID, HoliTom and VisionZip, registered as a user's methods are, for the needle leaderboard; and FastV,
+PyramidDrop and SparseVLM (`pruning_*.py`), which drop tokens inside the language model.
 
-Published methods that choose by the attention of the vision tower. They are behind this project's own methods at every
-ratio on both toys, so they are no part of the package. `attended_tokens.py` reads the attention from the tower.
+The four are published methods that choose by the attention of the vision tower. They are behind this project's own
+methods at every ratio on both toys, so they are no part of the package. `attended_tokens.py` reads the attention from
+the tower.
 """
 
 from vidcom2 import exact_total, register_compression_method

@@ -9,6 +9,10 @@ from vidcom2.toys import TOYS, Toy
 
 from ..methods import register
 from ..methods.attended_tokens import AttendedAnswers
+from ..methods.inside_language_model import pruned_answers
+from ..methods.pruning_fastv import FastV
+from ..methods.pruning_pyramiddrop import PyramidDrop
+from ..methods.pruning_sparsevlm import SparseVLM
 
 # The toys whose training showed them all tokens of each video, and those that went on learning from random ones.
 SEEN_ALL = tuple(name for name, toy in TOYS.items() if toy.trained_from is None)
@@ -49,11 +53,22 @@ METHODS_BY_ATTENTION: dict[str, dict[str, Any]] = {  # of the vision tower, in `
     "VisionZip": {"compression_method": "visionzip"},
     "HoliTom": {"compression_method": "holitom"},
 }
+IN_MODEL_RATIOS = (0.5, 0.25, 0.15)  # averages over the layers, of which the first holds all tokens
+ADJUSTED = " + adjustment"
+IN_MODEL = {"FastV": FastV, "PyramidDrop": PyramidDrop, "SparseVLM": SparseVLM}
 
 
 def main_candidates(toy: Toy) -> list[Candidate]:
     """Return the candidates of the paper's Table 2: method × ratio."""
     return [Candidate(name, ratio, settings) for name, settings in METHODS.items() for ratio in RATIOS]
+
+
+def in_model_candidates(toy: Toy) -> list[Candidate]:
+    """Return the paper's baselines inside the language model, alone and with VidCom²'s frame budgets (its Figure 5)."""
+    ways = [(name, method, ratio, False) for name, method in IN_MODEL.items() for ratio in IN_MODEL_RATIOS]
+    ways += [(f"{name}{ADJUSTED}", method, 0.25, True) for name, method in IN_MODEL.items()]
+    answers = [partial(pruned_answers, method=method, ratio=ratio, adjusted=each) for _, method, ratio, each in ways]
+    return [Candidate(name, ratio, answer=answer) for (name, _, ratio, _), answer in zip(ways, answers, strict=True)]
 
 
 def position_candidates(toy: Toy) -> list[Candidate]:
@@ -135,8 +150,8 @@ def ablation_candidates(toy: Toy) -> list[Candidate]:
     settings = {"u_frame + u_video": {}} | settings
     candidates = [Candidate(name, ratio, EXACT | each) for name, each in settings.items() for ratio in ABLATION_RATIOS]
     for name, its_own in {"random": EXACT, "evs": {}}.items():
-        for adjusted, given in {name: its_own, f"{name} + adjustment": EXACT}.items():
-            method = {"compression_method": adjusted.replace(" + adjustment", "_adjusted")}
+        for adjusted, given in {name: its_own, f"{name}{ADJUSTED}": EXACT}.items():
+            method = {"compression_method": adjusted.replace(ADJUSTED, "_adjusted")}
             candidates += [Candidate(adjusted, ratio, given | method) for ratio in ABLATION_RATIOS]
     return candidates
 

@@ -33,6 +33,7 @@ from .candidates import (
     attention_candidates,
     budget_candidates,
     hard_candidates,
+    in_model_candidates,
     leaderboard_candidates,
     long_position_candidates,
     main_candidates,
@@ -73,6 +74,7 @@ class Group:
 LLAVA_ONLY = ("llava_onevision",)
 GROUPS = {
     "methods": Group(main_candidates),
+    "in_model": Group(in_model_candidates),
     "positions": Group(position_candidates, toys=LLAVA_ONLY),  # Qwen's families always keep positions
     "ablations": Group(ablation_candidates),
     "budgets": Group(budget_candidates, BURST),

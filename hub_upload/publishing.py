@@ -259,6 +259,7 @@ def _commit(
 def _is_refused_copy(error: Exception) -> bool:
     """Return whether the Hub cannot copy these weights. They may be in another region, or older than Xet, for which
     huggingface_hub has only the words of a ValueError, or this user may not copy them."""
-    if isinstance(error, FileDuplicationError) or "no xet hash" in str(error):
+    text = str(error)
+    if isinstance(error, FileDuplicationError) or (text.startswith("Cannot duplicate LFS") and "no xet hash" in text):
         return True
     return route_of(error).endswith("/lfs-files/duplicate") and status_of(error) in (400, 403, 404, 409, 422)

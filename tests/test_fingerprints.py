@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -244,3 +246,47 @@ def test_whatever_changes_what_a_function_does_changes_its_digest() -> None:
     places, before = digests("")
     assert digests("")[1] == before and len(places) == 20
     assert [place for place in sorted(places) if digests(place)[1] == before] == []
+
+
+def test_a_partial_is_described_whatever_keys_its_arguments_have() -> None:
+    """JSON sorts no keys of several kinds, and takes no tuple for a key."""
+    bound = [{1: "a", "b": 2}, {(1, 2): 3}, {None: 1, True: [2]}, {"a": {1, "b"}}, [1, [2]], [1, 2], [[1], 2], (1, 2)]
+    found = [code_digest(partial(read_one, num_frames=each)) for each in [*bound, bound]]
+    assert len({*found}) == len(found)
+    assert code_digest(partial(read_one, num_frames={"b": 2, 1: "a"})) == found[0]
+
+
+IN_A_PROCESS = """
+import sys
+from vidcom2.records.fingerprints import code_digest
+
+space = {"__name__": "users"}
+exec(sys.argv[1], space)
+print(code_digest(space["Read"]), code_digest(space["read"]))
+"""
+A_CLASS = """
+class Read:
+    def __init__(self):
+        self.one, self.two, self.three, self.four, self.five = 1, 2, 3, 4, 5
+
+def read():
+    class Inner:
+        size = 5
+        def __init__(self):
+            self.one, self.two, self.three, self.four, self.five = 1, 2, 3, 4, 5
+    return Inner
+"""
+
+
+def test_where_a_class_stands_in_its_file_does_not_matter() -> None:
+    """Python 3.13 keeps the line of a class, and the names of its attributes in an order that differs by process."""
+    texts = [A_CLASS, "\n" * 300 + A_CLASS, A_CLASS.replace("size = 5", "size = 6"), A_CLASS.replace("= 1,", "= 0,")]
+    found = []
+    for seed, text in enumerate([A_CLASS, *texts]):
+        command = [sys.executable, "-c", IN_A_PROCESS, text]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONHASHSEED": str(seed)})
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout.split())
+    first, again, moved, size, start = found
+    assert first == again == moved
+    assert size[0] == first[0] and size[1] != first[1] and start[0] != first[0] and start[1] != first[1]

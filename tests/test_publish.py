@@ -659,11 +659,25 @@ def test_weights_that_the_server_cannot_copy_are_uploaded(
     assert json.loads(hub.read(REPO, "config.json"))["retention_ratio"] == 0.25
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "error", "words"),
+    [
+        (200, {"files": "of another shape"}, ValueError, "preupload_info is improperly formatted"),
+        (400, {"error": "'config.json' has no xet hash"}, PublishError, f"'{REPO}' with 400: (?s:.*) no xet hash"),
+    ],
+    ids=["a ValueError", "the words of a refused copy"],
+)
 def test_an_error_other_than_a_refused_copy_is_raised_and_no_weights_are_fetched(
-    hub: LoopbackHub, api: HfApi, staged: StagedRepo
+    status: int,
+    body: dict[str, str],
+    error: type[Exception],
+    words: str,
+    hub: LoopbackHub,
+    api: HfApi,
+    staged: StagedRepo,
 ) -> None:
-    hub.fail("POST", "/preupload/", status=200, body={"files": "of another shape"}, times=9)
-    with pytest.raises(ValueError, match="preupload_info is improperly formatted"):
+    hub.fail("POST", "/preupload/", status=status, body=body, times=9)
+    with pytest.raises(error, match=words):
         send(api, staged)
     assert not any("xet-read-token" in request.path for request in hub.requests)
 

@@ -17,12 +17,14 @@ import lazy_loader
 if not (Path(__file__).parent / "modeling").is_dir():
     __path__.append(str(Path(__file__).resolve().parents[2]))
 
-_exported, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_exported, _, _names = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.metadata.version(__name__)
+    if name in _absent:
+        raise ImportError(_absent[name])  # `from vidcom2 import name` would hide the reason of an AttributeError
     try:
         return _exported(name)
     except AttributeError as error:
@@ -35,7 +37,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*_names(), "__version__"]
+    return [*__all__, "__version__"]
 
 
 def _write_code(saved: object, folder: str | PathLike[str]) -> None:
@@ -51,5 +53,7 @@ importlib.import_module(f"{__name__}.modeling.registered_methods")  # so that th
 _problem = importlib.import_module(f"{__name__}.errors").transformers_problem()
 if _problem is not None:
     warnings.warn(_problem, stacklevel=2)
+_absent = importlib.import_module(f"{__name__}.families").absent_classes() if _problem is None else {}
+__all__ = [name for name in _names if name not in _absent]
 _saved_with_code = importlib.import_module(f"{__name__}.configuration.saved_with_code").SavedWithCode
 _saved_with_code.write_code, _saved_with_code.check_repo = staticmethod(_write_code), staticmethod(_check_repo)

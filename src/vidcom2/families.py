@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -77,8 +78,21 @@ class Family:
     @property
     def runs_here(self) -> bool:
         """Whether the installed Transformers has the classes which ours extend."""
-        installed, needed = (each.split(".")[:2] for each in (version("transformers"), self.since))
+        installed, needed = (each.split(".")[:2] for each in (_transformers(), self.since))
         return tuple(map(int, installed)) >= tuple(map(int, needed))
+
+    @property
+    def needs(self) -> str:
+        """Why the family does not run here, as an error says it."""
+        return (
+            f"{self.name} needs Transformers {self.since} or newer, but {_transformers()} is installed. "
+            "Run: pip install --upgrade transformers"
+        )
+
+    @property
+    def class_names(self) -> tuple[str, str]:
+        """The names of the two classes that the package exports."""
+        return f"{self.classes}Config", f"{self.classes}ForConditionalGeneration"
 
     @property
     def config_class(self) -> type[PreTrainedConfig]:
@@ -130,10 +144,7 @@ class Family:
         except ImportError as error:
             if self.runs_here:
                 raise
-            raise OptionError(
-                f"{self.name} needs Transformers {self.since} or newer, but {version('transformers')} is installed. "
-                "Run: pip install --upgrade transformers"
-            ) from error
+            raise OptionError(self.needs) from error
 
     def check_packages(self) -> None:
         """Raise an OptionError if an optional package is missing that the family needs."""
@@ -143,6 +154,12 @@ class Family:
                 f"{self.name} needs {' and '.join(missing)}, which is not installed. Run: pip install "
                 f"{' '.join(missing)}"
             )
+
+
+@cache
+def _transformers() -> str:
+    """Return the installed version. Finding it takes some milliseconds, and each family asks."""
+    return version("transformers")
 
 
 def imported(name: str) -> Any:
@@ -445,6 +462,12 @@ FAMILIES: dict[str, Family] = {
         ),
     )
 }
+
+
+def absent_classes() -> dict[str, str]:
+    """Return the names of the exported classes that this Transformers cannot run, and why."""
+    absent = [family for family in FAMILIES.values() if not family.runs_here]
+    return {name: family.needs for family in absent for name in family.class_names}
 
 
 def no_class_for(what: str, model_type: object) -> str:

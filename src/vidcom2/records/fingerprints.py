@@ -4,11 +4,12 @@ A name does not suffice: two training runs may both end in a folder `final`. Not
 """
 
 import hashlib
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from dis import get_instructions
 from functools import partial
+from itertools import pairwise
 from os import PathLike, fspath
 from pathlib import Path
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
@@ -28,6 +29,8 @@ RECORD_SUFFIX = ".run.json"  # of `vidcom2 run`, whose answers may lie in the mo
 HASHED_BYTES = 32 * 2**20  # a larger file is sampled, since reading all of it takes as long as loading it
 SAMPLES, SAMPLE_BYTES = 32, 64 * 2**10
 PACKAGE = __name__.partition(".")[0] + "."
+# What Python 3.13 and newer note about a class: its line, and the attributes that its methods set, in a random order.
+NOTED = frozenset({"__firstlineno__", "__static_attributes__"})
 
 
 def identity_of(source: Source) -> dict[str, Any]:
@@ -200,8 +203,7 @@ def _parts(value: Any, home: str | None, seen: dict[int, int]) -> Iterator[str]:
     elif isinstance(value, property):
         inner = (value.fget,)
     elif isinstance(value, partial):
-        yield json.dumps([value.args, value.keywords], sort_keys=True, default=lambda x: [*_parts(x, home, seen)])
-        inner = (value.func,)
+        inner = (value.func, *_leaves((value.args, value.keywords)))
     elif isinstance(value, MethodType | staticmethod | classmethod):
         inner = (value.__func__, getattr(value, "__self__", None))
     elif isinstance(value, FunctionType):
@@ -214,7 +216,7 @@ def _parts(value: Any, home: str | None, seen: dict[int, int]) -> Iterator[str]:
             codes = [*_codes(value.__code__)]
             named = (value.__globals__.get(name) for code in codes for name in code.co_names)
             inner += [value.__defaults__, *sorted((value.__kwdefaults__ or {}).items())]
-            inner += [part for code in codes for part in (code.co_code, code.co_names, *code.co_consts)]
+            inner += [part for code in codes for part in (code.co_code, code.co_names, *_constants(code))]
             inner += [each for each in named if _is_own(each, home)]
     elif callable(value) or home in (None, type(value).__module__):  # an object, a class, or what is written in C
         seen[id(value)] = len(seen)
@@ -246,12 +248,36 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(each)
 
 
+def _constants(code: CodeType) -> list[Any]:
+    """Return a code's constants. Of a class in a function, those are left out that Python 3.13 notes about its text."""
+    steps = pairwise(get_instructions(code)) if NOTED.intersection(code.co_names) else ()
+    noted = {step.arg for step, then in steps if then.opname == "STORE_NAME" and then.argval in NOTED}
+    return [constant for i, constant in enumerate(code.co_consts) if i not in noted]
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield what lists, dicts and sets hold, however deep they are, and the kind and the size of each of them."""
+    held: Iterable[Any]
+    if isinstance(value, Mapping):
+        held = (part for key in sorted(value, key=repr) for part in (key, value[key]))
+    elif isinstance(value, list | tuple | set | frozenset):
+        held = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+    else:
+        yield value
+        return
+    yield f"{type(value).__name__} {len(value)}"
+    for each in held:
+        yield from _leaves(each)
+
+
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield an object's attributes, and those of its class and the bases that are in the module of its class."""
     kind = value if isinstance(value, type) else type(value)
     yield from sorted(getattr(value, "__members__", {}).items())  # of an enumeration
     for owner in (value, *(each for each in kind.__mro__ if each.__module__ == kind.__module__)):
         for name, each in sorted(getattr(owner, "__dict__", {}).items()):
+            if name in NOTED:
+                continue
             each = getattr(value, name, None) if isinstance(each, MemberDescriptorType) else each
             if isinstance(each, FunctionType | staticmethod | classmethod | property) or _is_own(each, kind.__module__):
                 yield name, each

@@ -182,6 +182,7 @@ AT_LEAST, BUDGET = "; {} keeps at least {} tokens of a video of this size", "; t
         ((8, 25), 0.05, {"compression_method": "evs"}, 25, AT_LEAST.format("evs", 25)),
         ((30, 25), 0.25, {"compression_method": "vcast"}, 188, WHOLE),  # which rounds half to even
         ((8, 25), 0.25, {"compression_method": "half"}, 100, ""),
+        ((8, 25), 0.25, {"compression_method": "counted_half"}, 100, ""),
         ((8, 25), 0.25, {}, 50, ""),
     ],
 )
@@ -189,6 +190,9 @@ def test_a_share_that_is_not_the_ratio_has_its_true_reason(
     shape: tuple[int, int], ratio: float, settings: dict, kept: int | None, reason: str, capsys: pytest.CaptureFixture
 ) -> None:
     @vidcom2_package.register_compression_method("half")
+    @vidcom2_package.register_compression_method(
+        "counted_half", count=lambda frames, tokens, ratio: frames * tokens // 2
+    )
     def half(video: Any, settings: Any) -> VideoCompression:
         return VideoCompression.of_mask(torch.arange(video.tokens[..., 0].numel()).view(video.tokens.shape[:2]) % 2 > 0)
 

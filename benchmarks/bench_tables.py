@@ -155,13 +155,18 @@ def blocks() -> dict[str, str]:
     return made
 
 
-def main() -> None:
-    write_tables(PAGES, "bench", blocks())
+def draw_plots(folder: Path) -> None:
+    """Draw the plots of docs/benchmarks.md."""
     content, rows = read_results(FILES["llava_onevision_0_5b"])
-    draw_stages(rows, content["title"], ROOT / "docs" / "bench.png")
+    draw_stages(rows, content["title"], folder / "bench.png")
     for name, draw in (("frames", draw_over_frames), ("ratios", draw_over_ratios)):
         content, rows = read_results(FILES[name])
-        draw(rows, content["title"], ROOT / "docs" / f"bench_{name}.png")
+        draw(rows, content["title"], folder / f"bench_{name}.png")
+
+
+def main() -> None:
+    write_tables(PAGES, "bench", blocks())
+    draw_plots(ROOT / "docs")
 
 
 if __name__ == "__main__":

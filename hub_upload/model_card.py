@@ -29,7 +29,9 @@ from .lmms_eval_results import is_of_lmms_eval, with_rows
 MODEL_MARKER = "<!-- written by `vidcom2 publish` -->"
 SPACE_MARKER = "<!-- written by `vidcom2 publish --space` -->"
 OLDEST_TRANSFORMERS = "5.19"
-FIGURE = Path(__file__).with_name("how_it_works.png")  # from `vidcom2 explain`, scaled to two thirds
+FIGURE = Path(__file__).with_name(
+    "how_it_works.png"
+)  # docs/explain.png at two thirds, with the same title in its metadata
 FROM_BASE = {"license": str, "license_name": str, "license_link": str, "language": (str, list)}  # of its card
 TAGS = ["vidcom2", "video", "token-compression", "custom_code"]
 CITATION = """@article{liu2025vidcom2,

@@ -17,6 +17,7 @@ import pytest
 import torch
 from conftest import Family
 from make_clips import write_clip
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from models import video_places
 from test_cli import SECONDS, vidcom2
 
@@ -30,6 +31,7 @@ from vidcom2.errors import OptionError
 from vidcom2.families import FAMILIES
 from vidcom2.hub_upload.model_card import read_result
 from vidcom2.measuring import bench as bench_module
+from vidcom2.measuring import bench_plot
 from vidcom2.measuring.asking_again import ask_again, table_of_asking_again
 from vidcom2.measuring.bench import OUT_OF_MEMORY, Series, bench, order
 from vidcom2.measuring.bench_plot import draw_all
@@ -509,6 +511,32 @@ def test_plots_show_the_methods_that_were_measured(tmp_path: Path) -> None:
     assert len(draw_all(figures(more), "t", tmp_path / "b.json")) == 3
     assert draw_all(figures([each | {"turns": [], "failed": "no"} for each in every]), "t", tmp_path / "c.json") == []
     assert all(path.stat().st_size > 5000 for path in tmp_path.glob("*.png"))
+
+
+def test_no_point_of_a_plot_is_clipped_and_legends_tell_growth_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(bench_plot, "save_png", lambda figure, path, methods: drawn.update({path.stem: figure}))
+    every = [
+        series(method, turn(4.0 * frames, peak=1000 + frames), ratio=ratio, frames=frames)
+        for frames in (8, 16, 32)
+        for method, ratio in (("all tokens", 1.0), ("vidcom2", 0.25), ("vidcom2", 0.1))
+    ]
+    assert len(draw_all(figures(every), "t", tmp_path / "a.json")) == 3
+    for name in ("a-frames", "a-ratios"):
+        figure = drawn[name]
+        FigureCanvasAgg(figure).draw()
+        for axes in figure.axes:
+            panel = axes.get_window_extent()
+            for line in axes.lines:
+                places, radius = line.get_transform().transform(line.get_xydata()), figure.dpi / 72 * 5 / 2
+                assert (places - radius >= panel.min).all() and (places + radius <= panel.max).all()
+    prefill, _, memory = (
+        [text.get_text() for text in axes.get_legend().get_texts()] for axes in drawn["a-frames"].axes
+    )
+    ways = ["all tokens", "vidcom2 25 %", "vidcom2 10 %"]
+    assert prefill == [f"{way}: 2.00× for twice the frames" for way in ways] and memory == ways
 
 
 # -- asking again -----------------------------------------------------------------------------------------------------

@@ -211,6 +211,26 @@ def test_the_heat_map_gets_lighter_with_uniqueness_and_marks_non_finite_tokens()
     assert middles[11].min() == middles[11].max()  # grey, unlike any colour of the map
 
 
+def test_heat_maps_have_one_scale_so_that_the_noise_of_an_even_frame_stays_dark() -> None:
+    """The scale's ends are printed beside it, in the picture and in the page."""
+    u = np.linspace(-1.5, -0.25, 12).reshape(1, 3, 4).repeat(2, axis=0)
+    u[0] = -1.5 + np.random.default_rng(0).uniform(0, 1e-3, (3, 4))
+    explanation = explained(2, token_uniqueness=u, kept=np.zeros((2, 3, 4), dtype=bool))
+    even, varied = (explanation.heat_map(i).astype(int) for i in (0, 1))
+    assert np.ptp(even, axis=(0, 1)).max() <= 3 and np.ptp(varied, axis=(0, 1)).max() > 200
+    texts = " ".join(text.get_text() for text in drawing(explanation).texts)
+    legend = re.sub("<[^>]*>", " ", page_html([explanation, explained(2, token_uniqueness=u + 1)]))
+    assert "tokens' u: −1.5 −0.25 in all frames" in texts
+    assert "in all frames: −1.5 −0.25" in " ".join(legend.split())
+    assert "in all frames: −0.5 0.75" in " ".join(legend.split())  # each compared way has its own
+
+
+def test_a_video_whose_tokens_differ_by_float_noise_alone_is_of_one_colour() -> None:
+    u = -1.0 + np.random.default_rng(0).uniform(0, 1e-7, (2, 3, 4))
+    heat = explained(2, token_uniqueness=u, kept=np.zeros((2, 3, 4), dtype=bool)).heat_map(0)
+    assert len(np.unique(heat.reshape(-1, 3), axis=0)) == 1
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning")  # a division by zero would warn
 @pytest.mark.parametrize("value", [-0.5, -np.inf])
 def test_equal_and_non_finite_scores_can_be_drawn(value: float, tmp_path: Path) -> None:
@@ -328,6 +348,19 @@ def test_bars_of_compared_ways_have_one_scale() -> None:
     few, many = explained(2, frame_budgets=np.array([1, 2])), explained(2, frame_budgets=np.array([8, 4]))
     bars = re.findall(r'class="bar k"><i style="width: ([\d.]+)%"', page_html([few, many]))
     assert list(map(float, bars)) == [12.5, 100.0, 25.0, 50.0]  # a frame's two ways stand beside each other
+
+
+@pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT, (4, 3), (9, 4)])
+@pytest.mark.parametrize("ways", [2, 3])
+def test_compared_frames_are_no_wider_than_landscape_ones_would_be_high(size: tuple[int, int], ways: int) -> None:
+    """In every window, wide or narrow. The ways of a frame stay beside each other in a wide one."""
+    height, width = size
+    page = page_html([explained(2, size)] * ways)
+    wide, narrow = map(int, re.findall(r"main\.compare \{ grid-template-columns: repeat\((\d+),", page))
+    assert wide % ways == 0
+    for columns, of_landscape in ((wide, ways), (narrow, 1)):
+        assert 1 / columns <= min(1, width / height) / of_landscape  # as shares of the window
+    assert width < height or (wide, narrow) == (ways, 1)
 
 
 def test_a_method_without_scores_is_drawn_without_them() -> None:

@@ -11,12 +11,14 @@ import torch
 from conftest import Family
 from test_cli import vidcom2
 
+import vidcom2 as vidcom2_package
 from vidcom2.asking import comparison as run_module
 from vidcom2.asking.comparison import Comparison, Measured, compare_answers
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.cli.comparison_table import print_comparison
 from vidcom2.configuration.compression_settings import CompressionSettings
+from vidcom2.modeling.methods.compression import VideoCompression
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import Video, read_video
 
@@ -139,20 +141,21 @@ def test_frames_that_could_not_be_decoded_are_counted(video: Video, monkeypatch:
     assert json.loads(vidcom2(*arguments, "--json")[1])["lost_frames"] == 3
 
 
-def test_no_speedup_is_stated_for_answers_of_different_lengths(capsys: pytest.CaptureFixture) -> None:
-    def measured(new_tokens: int) -> Measured:
-        return Measured(
-            prompt_tokens=10,
-            video_tokens=8,
-            prefill_seconds=1.0,
-            total_seconds=2.0,
-            prefill_seconds_each=[1.0],
-            total_seconds_each=[2.0],
-            new_tokens=new_tokens,
-            answer="",
-            num_positions=12,
-        )
+def measured(new_tokens: int) -> Measured:
+    return Measured(
+        prompt_tokens=10,
+        video_tokens=8,
+        prefill_seconds=1.0,
+        total_seconds=2.0,
+        prefill_seconds_each=[1.0],
+        total_seconds_each=[2.0],
+        new_tokens=new_tokens,
+        answer="",
+        num_positions=12,
+    )
 
+
+def test_no_speedup_is_stated_for_answers_of_different_lengths(capsys: pytest.CaptureFixture) -> None:
     for full, ratios in ((3, 1), (64, 2)):
         result = Comparison(
             "m", "?", 0.25, {}, 0, 40, 32, [0.0], [2], [0.5], 8, 0.25, None, measured(64), measured(full)
@@ -160,3 +163,54 @@ def test_no_speedup_is_stated_for_answers_of_different_lengths(capsys: pytest.Ca
         print_comparison(result)
         table = capsys.readouterr().out
         assert table.count("1.00×") == ratios and "new tokens" in table
+
+
+WHOLE, OF_FRAMES = "; a video keeps a whole number of tokens", "; each frame keeps a whole number of tokens"
+AT_LEAST, BUDGET = "; {} keeps at least {} tokens of a video of this size", "; the budget lowers it"
+
+
+@pytest.mark.usefixtures("methods_restored")
+@pytest.mark.parametrize(
+    ("shape", "ratio", "settings", "kept", "reason"),
+    [
+        ((30, 25), 0.25, {}, 187, WHOLE),  # of 187.5
+        ((30, 25), 0.25, {"compression_rounding": "ceil"}, None, OF_FRAMES),
+        ((30, 25), 0.25, {"max_video_tokens": 100}, 100, BUDGET),
+        ((30, 25), 0.25, {"max_video_tokens": 187}, 187, WHOLE),
+        ((30, 25), 0.25, {"max_video_tokens": 100, "compression_rounding": "ceil"}, 100, BUDGET),
+        ((30, 4), 0.1, {}, 30, AT_LEAST.format("vidcom2", 30)),
+        ((8, 25), 0.05, {"compression_method": "evs"}, 25, AT_LEAST.format("evs", 25)),
+        ((30, 25), 0.25, {"compression_method": "vcast"}, 188, WHOLE),  # which rounds half to even
+        ((8, 25), 0.25, {"compression_method": "half"}, 100, ""),
+        ((8, 25), 0.25, {"compression_method": "counted_half"}, 100, ""),
+        ((8, 25), 0.25, {}, 50, ""),
+    ],
+)
+def test_a_share_that_is_not_the_ratio_has_its_true_reason(
+    shape: tuple[int, int], ratio: float, settings: dict, kept: int | None, reason: str, capsys: pytest.CaptureFixture
+) -> None:
+    @vidcom2_package.register_compression_method("half")
+    @vidcom2_package.register_compression_method(
+        "counted_half", count=lambda frames, tokens, ratio: frames * tokens // 2
+    )
+    def half(video: Any, settings: Any) -> VideoCompression:
+        return VideoCompression.of_mask(torch.arange(video.tokens[..., 0].numel()).view(video.tokens.shape[:2]) % 2 > 0)
+
+    tokens = torch.randn(*shape, 8, generator=torch.Generator().manual_seed(0))
+    if settings.get("compression_method", "vidcom2") == "vidcom2":
+        settings = {"compression_rounding": "exact"} | settings
+    budgets = vidcom2_package.compress(tokens, retention_ratio=ratio, **settings).frame_budgets.tolist()
+    assert kept is None or sum(budgets) == kept
+    total = shape[0] * shape[1]
+    result = Comparison(
+        *("m", "?", ratio, settings, 0, total + 8, total, [0.0] * shape[0], budgets, None, shape[1]),
+        *(sum(budgets) / total, None, measured(1), None),
+    )
+    print_comparison(result)
+    shown = " ".join(capsys.readouterr().out.split())
+    said = shown.split(f"{sum(budgets)} of {total} are kept (")[1].split(" k_t is")[0]
+    assert said == f"{sum(budgets) / total:.1%}){reason}."
+    result.full_video_tokens = total - 1
+    print_comparison(result)
+    told = "have no place in the prompt" in " ".join(capsys.readouterr().out.split())
+    assert told == (abs(sum(budgets) / total - ratio) >= 0.0005)

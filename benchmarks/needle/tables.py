@@ -8,6 +8,7 @@ show short tables. Those with all figures and intervals are in `benchmarks/resul
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from vidcom2.evaluation.accuracy_plot import draw_results
@@ -59,7 +60,7 @@ SHORT = {  # the rows of README's table, and what it calls them
 }
 SHORT_RATIOS = (0.25, 0.1)
 TOLD_BY_KIND = ("VidCom² (paper)", "EVS", "SparseVLM", "random", "uniform_frames")
-PLOTTED = ("VidCom² (paper)", "random", "uniform_frames", "downscale", "EVS", "SparseVLM", OWN)
+PLOTTED = ("VidCom² (paper)", OWN, "V-CAST", "EVS", "uniform_frames", "random")
 
 
 def load_leaderboard(toy: str = TOY.name) -> dict[str, Any]:
@@ -428,11 +429,22 @@ def blocks() -> dict[str, str]:
     return {name: make() for name, make in made.items()}
 
 
+def draw_plot(folder: Path) -> None:
+    """Draw the plot of docs/needle.md, in which methods have the names of commands and of other plots."""
+    whole, *rows = load("methods")["all"]
+    rows += load("positions")["all"]
+    drawn = [
+        row | {"method": row["settings"]["compression_method"]}
+        for name in PLOTTED
+        for row in rows
+        if row["method"] == name
+    ]
+    draw_results([whole, *drawn], "Needle benchmark: right answers over tokens kept", folder / "needle.png")
+
+
 def main() -> None:
     write_tables(PAGES, "needle", blocks())
-    rows = load("methods")["all"]
-    drawn = [rows[0], *(row for row in [*rows[1:], *load("positions")["all"]] if row["method"] in PLOTTED)]
-    draw_results(drawn, "Needle benchmark: right answers over tokens kept", ROOT / "docs" / "needle.png")
+    draw_plot(ROOT / "docs")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,17 @@ def way_in_words(settings: Mapping[str, Any]) -> str:
     return words if budget is None else f"{words}, at most {budget:,} tokens"
 
 
+def method_in_words(label: str) -> str:
+    """Return the method of a candidate with its settings in brackets, as tables and plots name it, such as
+    "vidcom2 (released)". A word stands alone, and a number has the setting's name."""
+    name, *settings = label.split(":")
+    if not all("=" in setting for setting in settings):  # not of the command line
+        return label
+    pairs = [setting.removeprefix("compression_").split("=", 1) for setting in settings]
+    shown = [value if value.isalpha() else f"{setting}={value}" for setting, value in pairs]
+    return f"{name} ({', '.join(shown)})" if shown else name
+
+
 def changed_settings(config: Any, settings: CompressionSettings) -> dict[str, Any]:
     """Return `retention_ratio`, and the settings that are not at their default, those of the model's family included.
 

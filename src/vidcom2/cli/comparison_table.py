@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..asking.candidates import changed_settings, in_words
+from ..configuration.compression_settings import COMPRESSION_METHODS
 from .console import out, print_table, print_verdict
 from .loading import print_lost
 from .verdicts import verdict_of_run
@@ -103,9 +104,8 @@ def _meanings(result: "Comparison") -> str:
     kept, scored = sum(result.frame_budgets), result.tokens_per_frame * len(result.frame_budgets)
     video, whole = result.compressed.video_tokens, result.full_video_tokens
     why = "; the model's own separators always stay" if whole > scored else ""
-    if abs(kept / scored - result.retention_ratio) >= 0.0005:
-        has_budget = result.settings.get("max_video_tokens") is not None
-        why += "; the budget lowers it" if has_budget else "; each frame keeps a whole number of tokens"
+    if abs(kept / scored - result.retention_ratio) >= 0.0005 and (other := _why_another_share(result)):
+        why += f"; {other}"
     lines = [
         f"Kept: {video:,} of {whole:,} video tokens ({video / whole:.1%}). The ratio is a share of the scored ones, of "
         f"which {kept:,} of {scored:,} are kept ({kept / scored:.1%}){why}."
@@ -113,6 +113,24 @@ def _meanings(result: "Comparison") -> str:
     if result.frame_uniqueness is not None:
         lines.append("u_t is the uniqueness of a frame: the higher, the less its tokens are like the video's mean.")
     return " ".join([*lines, "k_t is how many tokens of a frame are kept."])
+
+
+def _why_another_share(result: "Comparison") -> str | None:
+    """Say why the share of the scored tokens that is kept is not the ratio; None if that is not known."""
+    kept, sizes = sum(result.frame_budgets), (len(result.frame_budgets), result.tokens_per_frame)
+    scored, budget = sizes[0] * sizes[1], result.settings.get("max_video_tokens")
+    method = COMPRESSION_METHODS[result.settings.get("compression_method", "vidcom2")]
+    by_sizes = method.keeps_by_sizes(result.settings.get("compression_rounding", "exact"))
+    if result.full_video_tokens < scored:
+        return "tokens that repeat the frame before have no place in the prompt"
+    if not by_sizes or method.count is None:
+        is_rounded = "each frame keeps a whole number of tokens" if not by_sizes else None
+        return "the budget lowers it" if kept == budget else is_rounded
+    if kept < method.count(*sizes, result.retention_ratio):
+        return "the budget lowers it"
+    if abs(kept - result.retention_ratio * scored) < 1:
+        return "a video keeps a whole number of tokens"
+    return f"{method.name} keeps at least {kept:,} tokens of a video of this size" if method.own else None
 
 
 def _times(before: float, after: float) -> str:

@@ -4,11 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..records.whole_files import growing_file
-
-# The methods differ in colour and in shape, also for readers without colour vision (the colours of Okabe and Ito).
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+from ..asking.candidates import method_in_words
+from .plot_styles import STYLES, line_styles, save_png
 
 
 def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
@@ -30,7 +27,8 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -
     whole, *others = results
     if measure == "accuracy":
         axes.axhspan(100 * whole["accuracy_low"], 100 * whole["accuracy_high"], color="0.93", zorder=0)
-    axes.axhline(100 * whole[measure], color="0.4", linestyle="--", label=f"all tokens: {100 * whole[measure]:.1f} %")
+    of_all, (color, _) = f"all tokens: {100 * whole[measure]:.1f} %", STYLES["all tokens"]
+    axes.axhline(100 * whole[measure], color=color, linestyle="--", label=of_all)
     drawn = [result for result in others if "refused" not in result]
     axes.set_xscale("log")
     ticks = sorted({round(100 * each["retention_ratio"], 6) for each in drawn})
@@ -41,20 +39,13 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -
     answers = "right answers" if measure == "accuracy" else "answers as with all tokens"
     axes.set_ylabel(f"{answers}, % (n = {whole[f'{measure}_n']:,} questions)")
     methods = list(dict.fromkeys(result["method"] for result in drawn))
-    for i, method in enumerate(methods):
+    for i, (method, style) in enumerate(zip(methods, line_styles(methods))):
         points = sorted((each for each in drawn if each["method"] == method), key=lambda each: each["kept_share"])
         y = [100 * point[measure] for point in points]
         below = [max(0.0, value - 100 * point[f"{measure}_low"]) for value, point in zip(y, points)]
         above = [max(0.0, 100 * point[f"{measure}_high"] - value) for value, point in zip(y, points)]
         # Shift each method a little to the side, so that the intervals at one place do not cover each other.
         x = [100 * point["kept_share"] * 1.012 ** (i - (len(methods) - 1) / 2) for point in points]
-        color, marker = COLORS[i % len(COLORS)], MARKERS[(i + i // len(COLORS)) % len(MARKERS)]
-        axes.errorbar(x, y, (below, above), color=color, marker=marker, markersize=6, capsize=2.5, label=method)
+        axes.errorbar(x, y, (below, above), **style, markersize=6, capsize=2.5, label=method_in_words(method))
     figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=3)  # inside it would cover intervals
-    save_png(figure, path)
-
-
-def save_png(figure: Any, path: Path) -> None:
-    """Save a matplotlib figure to a file that is complete or, after an error, unchanged."""
-    with growing_file(path) as part:
-        figure.savefig(part, dpi=150, format="png")
+    save_png(figure, path, [whole["method"], *methods])

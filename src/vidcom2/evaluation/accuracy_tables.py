@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..asking.candidates import method_in_words
+
 # What a column means, by the heading that it begins with.
 NOTES = {
     "kept": "`kept` is the measured share of the scored video tokens.",
@@ -59,7 +61,10 @@ def table_by_kind(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _of_methods(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    names, ratios = [each["method"] for each in results], [f"{each['retention_ratio']:g}" for each in results]
+    names, ratios = (
+        [method_in_words(each["method"]) for each in results],
+        [f"{each['retention_ratio']:g}" for each in results],
+    )
     return [["method", *names], ["ratio", *ratios]]
 
 

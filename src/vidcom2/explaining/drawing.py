@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from .drawing_file import DRAWN_BY
-from .explanation import DIMMED, HEAT_COLORS, LIGHT, OUTLINE_COLOR, Explanation
+from .explanation import DIMMED, HEAT_COLORS, LIGHT, OUTLINE_COLOR, Explanation, with_minus
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +56,9 @@ class Figures:
 def draw_png(explanation: Explanation) -> bytes:
     """Draw up to 32 frames one by one, or a longer video's most telling ones and a strip of all."""
     buffer = io.BytesIO()
-    drawing(explanation).savefig(buffer, dpi=DOTS_PER_INCH, format="png", metadata={"Software": DRAWN_BY})
+    drawing(explanation).savefig(
+        buffer, dpi=DOTS_PER_INCH, format="png", metadata={"Software": DRAWN_BY, "Title": explanation.title}
+    )
     return buffer.getvalue()
 
 
@@ -73,7 +75,7 @@ def drawing(explanation: Explanation) -> "Figure":
     width, height = _frame_size(explanation, columns)
     figure_width = max(LEFT + columns * (width + GAP) - GAP + RIGHT, NARROWEST)
 
-    figures, with_heat = _figures(explanation), explanation.token_uniqueness is not None
+    figures = _figures(explanation)
     header = _header(explanation, figure_width, is_long)
     header_height = 0.2 + 0.27 * len(header[0]) + 0.2 * len(header[1]) + 0.35
     strip_height = (STRIP + 0.12) * len(figures) + STRIP_TICKS if is_long else 0.0
@@ -87,7 +89,7 @@ def drawing(explanation: Explanation) -> "Figure":
         bottom = 1 - (top + high) / figure_height
         return figure.add_axes((left / figure_width, bottom, wide / figure_width, high / figure_height))
 
-    _draw_header(figure, axes, header, with_heat, explanation.merged is not None)
+    _draw_header(explanation, figure, axes, header)
     top = header_height
     if is_long:
         _draw_strip(explanation, axes, top, figure_width - LEFT - RIGHT, drawn)
@@ -102,8 +104,8 @@ def _figures(explanation: Explanation) -> list[Figures]:
     u, k, figures = explanation.frame_uniqueness, explanation.frame_budgets, []
     if u is not None:
         finite = u[np.isfinite(u)]
-        ends = [] if not finite.size else [(1, _with_minus(f"{finite.max():.2f}"))]
-        numbers = [_with_minus(f"{value:.4f}") for value in u]
+        ends = [] if not finite.size else [(1, with_minus(f"{finite.max():.2f}"))]
+        numbers = [with_minus(f"{value:.4f}") for value in u]
         figures.append(Figures("frame's\n$u_t$", U_COLOR, explanation.shares_of_uniqueness(), numbers, ends))
     ends = [(0, "0"), (1, str(k.max()))]
     figures.append(Figures("tokens\nkept $k_t$", K_COLOR, explanation.shares_of_budget(), [*map(str, k)], ends))
@@ -122,10 +124,6 @@ def _lower_pictures(explanation: Explanation) -> list[tuple[str, Callable[[int],
     if explanation.computed is not None:
         pictures.append(("vision\ntower", explanation.computed_picture))
     return pictures
-
-
-def _with_minus(number: str) -> str:
-    return number.replace("-", "\N{MINUS SIGN}")
 
 
 def _frame_size(explanation: Explanation, columns: int) -> tuple[float, float]:
@@ -153,10 +151,11 @@ def _header(explanation: Explanation, width: float, is_long: bool) -> tuple[list
 
 
 def _draw_header(
-    figure: "Figure", axes: "DrawnAxes", header: tuple[list[str], list[str]], with_heat: bool, with_merged: bool
+    explanation: Explanation, figure: "Figure", axes: "DrawnAxes", header: tuple[list[str], list[str]]
 ) -> None:
     from matplotlib.patches import Patch
 
+    with_merged = explanation.merged is not None
     width, height = figure.get_size_inches()
     top = 0.2
     for lines, size, step, color in zip(header, (14, 9.5), (0.27, 0.2), ("black", "#555555")):
@@ -183,18 +182,15 @@ def _draw_header(
         handlelength=1.4,
         columnspacing=1.5,
     )
-    if with_heat:
-        left = 3.9 if with_merged else 2.6  # beside the legend
+    ends = None if explanation.token_uniqueness is None else explanation.ends_of_heat()
+    if ends is not None:
+        left = 5.3 if with_merged else 4.0  # beside the legend and the lower end
         scale = axes(left, top + 0.05, 1.2, 0.13)
         scale.imshow(np.linspace(0, 1, 64)[None], aspect="auto", cmap=HEAT_COLORS)
         scale.axis("off")
-        figure.text(
-            (left + 1.3) / width,
-            1 - (top + 0.11) / height,
-            "token uniqueness u, lowest to highest in the frame",
-            fontsize=9.5,
-            va="center",
-        )
+        middle = 1 - (top + 0.11) / height
+        figure.text((left - 0.1) / width, middle, f"tokens' u: {ends[0]}", fontsize=9.5, ha="right", va="center")
+        figure.text((left + 1.3) / width, middle, f"{ends[1]} in all frames", fontsize=9.5, va="center")
 
 
 def _draw_row(

@@ -31,6 +31,7 @@ NOT_COVERED = 250  # the grey of a strip that no token covers
 OUTLINE_COLOR, OUTLINE_PIXELS = (0, 225, 255), 3
 COMPUTED_COLOR = (255, 140, 0)  # outlines what the tower computed, unlike the tokens that are kept
 HEAT_COLORS = "magma"
+FLOAT_NOISE = 1e-5  # a video whose u differ by no more than this share is even, and has one colour
 NOT_FINITE_COLOR = (120, 120, 120)
 LUMA = (0.299, 0.587, 0.114)
 WHOLE_FRAME = (0.0, 0.0, 1.0, 1.0)
@@ -174,17 +175,29 @@ class Explanation:
         picture[~covered] = NOT_COVERED
         return _outlined(picture.round().astype(np.uint8), computed, COMPUTED_COLOR)
 
+    def range_of_heat(self) -> tuple[float, float] | None:
+        """Return the least and the highest u of the video, the ends of the scale of all its heat maps; None if no token
+        has a finite u. One scale for all frames shows which frames are even, and makes frames comparable."""
+        assert self.token_uniqueness is not None, "the method has no score of tokens"
+        finite = self.token_uniqueness[np.isfinite(self.token_uniqueness)]
+        return (float(finite.min()), float(finite.max())) if finite.size else None
+
+    def ends_of_heat(self) -> tuple[str, str] | None:
+        """Return the ends of that scale in words."""
+        ends = self.range_of_heat()
+        return None if ends is None else (with_minus(f"{ends[0]:.4g}"), with_minus(f"{ends[1]:.4g}"))
+
     def heat_map(self, index: int) -> np.ndarray:
-        """Return (height, width, 3) uint8, the u of each token on a scale from the least to the most unique token of
-        the frame. A token that is not finite is grey. Kept tokens are outlined."""
+        """Return (height, width, 3) uint8, the u of each token on the scale of `range_of_heat`. A token that is not
+        finite is grey. Kept tokens are outlined."""
         from matplotlib import colormaps
 
         assert self.token_uniqueness is not None, "the method has no score of tokens"
         u = self.token_uniqueness[index]
         finite = np.isfinite(u)
-        low, high = (u[finite].min(), u[finite].max()) if finite.any() else (0.0, 0.0)
+        low, high = self.range_of_heat() or (0.0, 0.0)
         heat = np.full(u.shape, 0.5)
-        if high > low:
+        if high - low > FLOAT_NOISE * max(abs(low), abs(high)):
             heat[finite] = (u[finite] - low) / (high - low)
         colors = (colormaps[HEAT_COLORS](heat)[..., :3] * 255).round().astype(np.uint8)
         colors[~finite] = NOT_FINITE_COLOR
@@ -347,6 +360,10 @@ def _outlined(picture: np.ndarray, kept: np.ndarray, color: tuple[int, int, int]
             inner &= padded[down : down + height, right : right + width]
     picture[kept & ~inner] = color
     return picture
+
+
+def with_minus(number: str) -> str:
+    return number.replace("-", "\N{MINUS SIGN}")
 
 
 def _counted(number: int, noun: str) -> str:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from ..asking.candidates import way_in_words
 from .drawing_file import DRAWN_BY
-from .explanation import Explanation
+from .explanation import Explanation, with_minus
 
 
 def page_html(every: Sequence[Explanation]) -> str:
@@ -31,6 +31,7 @@ def page_html(every: Sequence[Explanation]) -> str:
         with_u=any(each.frame_uniqueness is not None for each in every),
         with_negative_u=any(each.frame_uniqueness is not None and min(each.frame_uniqueness) < 0 for each in every),
         with_heat=any(each.token_uniqueness is not None for each in every),
+        columns=len(every) * -(-height // width),  # so a portrait frame is no wider than a landscape one would be high
         with_computed=any(each.computed is not None for each in every),
         with_merged=any(each.merged is not None for each in every),
         width=width,
@@ -49,6 +50,7 @@ def _part(explanation: Explanation, number: int, most_kept: int) -> dict[str, ob
         "name": way_in_words(explanation.settings),
         "with_u": explanation.frame_uniqueness is not None,
         "with_heat": explanation.token_uniqueness is not None,
+        "ends_of_heat": None if explanation.token_uniqueness is None else explanation.ends_of_heat(),
         "with_computed": explanation.computed is not None,
         "cards": [{**_card(explanation, i, most_kept), "place": number * len(frames) + i} for i in frames],
     }
@@ -64,7 +66,7 @@ def _card(explanation: Explanation, index: int, most_kept: int) -> dict[str, obj
         "k_share": int(explanation.frame_budgets[index]) / most_kept,
     }
     if explanation.frame_uniqueness is not None:
-        card["u"] = f"{explanation.frame_uniqueness[index]:.4f}".replace("-", "\N{MINUS SIGN}")
+        card["u"] = with_minus(f"{explanation.frame_uniqueness[index]:.4f}")
         card["u_share"] = float(explanation.shares_of_uniqueness()[index])
     if explanation.token_uniqueness is not None:
         card["heat"] = picture_url(explanation.heat_map(index), "PNG")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..evaluation.accuracy_plot import COLORS, MARKERS, save_png
+from ..evaluation.plot_styles import line_styles, save_png
 from .bench_tables import method_name, rounds
 from .figures import ALL_TOKENS, fitted_exponent, of_setup
 
@@ -44,27 +44,26 @@ def draw_stages(rows: Sequence[Row], title: str, path: Path) -> bool:
     chosen = [row for row in rows if of_setup(row) == setup]
     figure = Figure(figsize=(8.5, 1.6 + 0.36 * len(chosen)), facecolor="white", layout="constrained")
     axes = figure.add_subplot()
-    labels = [f"{method_name(row)}{'' if row['method'] == ALL_TOKENS else f' {_percent(row)}'}" for row in chosen]
     left = [0.0] * len(chosen)
     for stage, color in zip(SHOWN_STAGES, STAGE_COLORS, strict=True):
         widths = [row["seconds"][stage] for row in chosen]
         axes.barh(range(len(chosen)), widths, left=left, color=color, label=stage)
         left = [before + width for before, width in zip(left, widths)]
-    axes.set_yticks(range(len(chosen)), labels)
+    axes.set_yticks(range(len(chosen)), [_way(row) for row in chosen])
     axes.invert_yaxis()
     axes.set_xlabel(f"seconds of each stage, medians of {rounds(chosen)}")
     frames, batch_size, attention = setup
     axes.set_title(f"{title}\n{frames} frames, batches of {batch_size}, {attention}", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=len(SHOWN_STAGES))
-    save_png(figure, path)
+    save_png(figure, path, (row["method"] for row in chosen))
     return True
 
 
 def draw_over_frames(rows: Sequence[Row], title: str, path: Path) -> bool:
     """Draw time and memory over the number of frames, for all tokens and for each method and ratio."""
-    lines = _lines(rows, lambda row: row["num_frames"], lambda row: f"{method_name(row)} {_percent(row)}")
-    return _draw_lines(lines, "frames (log scale)", title, path)
+    lines = _lines(rows, lambda row: row["num_frames"], _way)
+    return _draw_lines(lines, "frames", "frames (log scale)", title, path)
 
 
 def draw_over_ratios(rows: Sequence[Row], title: str, path: Path) -> bool:
@@ -78,7 +77,7 @@ def draw_over_ratios(rows: Sequence[Row], title: str, path: Path) -> bool:
     lines = _lines(chosen, lambda row: 100 * row["kept_share"], method_name)
     for name in lines:
         lines[name] += [(100.0, row) for row in whole]
-    return _draw_lines(lines, "video tokens kept, % (log scale)", title, path)
+    return _draw_lines(lines, "tokens", "video tokens kept, % (log scale)", title, path)
 
 
 def _lines(
@@ -96,8 +95,15 @@ def _unlike(rows: Sequence[Row], row: Row) -> list[Any]:
     return [row[key] for key in ("batch_size", "attn_implementation") if len({each[key] for each in rows}) > 1]
 
 
-def _draw_lines(lines: Mapping[str, list[tuple[float, Row]]], x_label: str, title: str, path: Path) -> bool:
-    """Draw a panel for each measure, with the fitted exponents in the legend; False if no line has two points."""
+def _draw_lines(
+    lines: Mapping[str, list[tuple[float, Row]]], doubled: str, x_label: str, title: str, path: Path
+) -> bool:
+    """Draw a panel for each measure; False if no line has two points.
+
+    Args:
+        doubled: what x is, for the legends of times. They say how much longer it takes when there is twice as much of
+            it, by a power law. Memory follows none, since the weights are a part of it that does not grow.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FormatStrFormatter, LogLocator
 
@@ -107,23 +113,26 @@ def _draw_lines(lines: Mapping[str, list[tuple[float, Row]]], x_label: str, titl
     figure = Figure(figsize=(15, 5.2), facecolor="white", layout="constrained")
     measured = rounds([row for points in lines.values() for _, row in points])
     figure.suptitle(f"{title}\nmedians of {measured}", fontsize=11)
+    methods = [points[0][1]["method"] for points in lines.values()]
     for axes, (label, measure) in zip(figure.subplots(1, len(MEASURES)), MEASURES.items(), strict=True):
-        for i, (name, points) in enumerate(lines.items()):
+        is_time = label.endswith(", s")
+        for style, (name, points) in zip(line_styles(methods), lines.items()):
             known = sorted((x, value) for x, row in points if (value := measure(row)) is not None)
             if len(known) < 2:
                 continue
             x, y = zip(*known)
-            fit = fitted_exponent(x, y)
-            shown = name if fit is None else f"{name}: ∝ x^{fit[0]:.2f} ({x[0]:.3g} to {x[-1]:.3g})"
-            color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
-            axes.plot(x, y, color=color, marker=marker, markersize=5, label=shown)
+            fit = fitted_exponent(x, y) if is_time else None
+            shown = name if fit is None else f"{name}: {2 ** fit[0]:.2f}× for twice the {doubled}"
+            axes.plot(x, y, **style, markersize=5, label=shown)
         axes.set_xscale("log")
-        if label.endswith(", s"):
+        if is_time:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
             axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
         else:
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(
+                0, 1.2 * max((y for line in axes.lines for y in line.get_ydata()), default=1)
+            )  # for the legend
         ticks = sorted({x for points in lines.values() for x, _ in points})
         axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
         axes.minorticks_off()
@@ -134,9 +143,11 @@ def _draw_lines(lines: Mapping[str, list[tuple[float, Row]]], x_label: str, titl
         axes.spines[["top", "right"]].set_visible(False)
         if axes.lines:
             axes.legend(frameon=False, fontsize=8, loc="best")
-    save_png(figure, path)
+    save_png(figure, path, (row["method"] for points in lines.values() for _, row in points))
     return True
 
 
-def _percent(row: Row) -> str:
-    return f"{100 * row['retention_ratio']:g} %"
+def _way(row: Row) -> str:
+    """Name the row's method with its ratio, if it drops anything."""
+    name = method_name(row)
+    return name if row["method"] == ALL_TOKENS else f"{name} {100 * row['retention_ratio']:g} %"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..asking.candidates import method_in_words
 from .figures import ALL_TOKENS, SETUP, TOTALS
 
 Row = Mapping[str, Any]
@@ -138,11 +139,7 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 
 def method_name(row: Row) -> str:
-    """Return the method's name, with its settings in brackets: a word stands alone, a number has the setting's name."""
-    name, *settings = row["method"].split(":")
-    pairs = [setting.removeprefix("compression_").split("=") for setting in settings]
-    shown = [value if value.isalpha() else f"{setting}={value}" for setting, value in pairs]
-    return f"{name} ({', '.join(shown)})" if shown else name
+    return method_in_words(row["method"])
 
 
 def seconds(value: float) -> str:

@@ -169,9 +169,7 @@ class PublishOptions:
         shown = replace(self, results=None if self.results is None else [Path(path.name) for path in self.results])
         if self.space is None:
             shown = replace(shown, base=base, revision=revision)
-        words = command_line(shown, "publish", ("private", "pr", "force", "dry_run", "output"))
         chosen = {*self.more_methods, *(self.settings.get(setting) for setting in TABLES)}
         methods = [method for table in TABLES.values() for name, method in table.items() if name in chosen]
         modules = {each.function.__module__ for each in methods if not each.own}
-        users = "".join(f"--import {module} " for module in sorted(modules))
-        return words.replace("vidcom2 ", f"vidcom2 {users}", 1)
+        return command_line(shown, "publish", ("private", "pr", "force", "dry_run", "output"), sorted(modules))

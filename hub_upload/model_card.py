@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData, metadata_load
@@ -57,14 +57,19 @@ class Result:
     provenance: str
 
 
-def read_result(path: Path, models: Sequence[str], files: str | None = None) -> Result:
+def read_result(
+    path: Path, models: Sequence[str], files: str | None = None, commits: Mapping[str, str] = MappingProxyType({})
+) -> Result:
     """Read a result file as a table.
 
     Args:
         path: a file `{"birth_certificate": {...}, "rows": [{...}, ...]}`, or one that lmms-eval wrote.
-        models: names of the model that the card is about. The certificate's `model` must be one of them.
-        files: the `digest` of the model's files, for a model in a folder. If the certificate has a digest, it must be
-            the same, because many folders have the same name.
+        models: names of the model that the card is about. The certificate's `model` must be one of them, unless both
+            sides know the model's files.
+        files: the `digest` of the model's files, for a model in a folder. If the certificate has a digest, the two
+            decide, because many folders have the same name, and one model may have several.
+        commits: name -> commit, for a model on the Hub of which the card is about one commit. If the certificate has a
+            commit, it must be the same.
 
     Raises:
         ResultsError: if it is another kind of file, lacks its provenance, or was measured on another model.
@@ -87,16 +92,7 @@ def read_result(path: Path, models: Sequence[str], files: str | None = None) -> 
         ) from error
     if missing:
         raise ResultsError(f"{str(path)!r} does not say its {', '.join(missing)}. Measure again and record these.")
-    if certificate["model"] not in models:
-        raise ResultsError(
-            f"{str(path)!r} was measured on {certificate['model']!r}, but the card is about {' or '.join(models)}."
-        )
-    measured = certificate.get("model_files")
-    if files is not None and measured is not None and measured != files:
-        raise ResultsError(
-            f"{str(path)!r} was measured on another model with the name {certificate['model']!r}, whose files differ "
-            "from those of the base. Measure the base."
-        )
+    _check_model(str(path), certificate, models, files, commits)
     shown = {name: as_text(certificate[name]) for name in PROVENANCE}
     shown["command"] = " ".join(str(certificate["command"]).replace("`", "'").split())
     dirty = " with uncommitted changes" if certificate.get("vidcom2_dirty") else ""
@@ -107,6 +103,25 @@ def read_result(path: Path, models: Sequence[str], files: str | None = None) -> 
     title = as_text(content.get("title", path.stem.replace("_", " ")))
     notes = "\n".join(map(as_text, str(content.get("notes", "")).splitlines()))
     return Result(title, table, notes, f"{provenance}{dirty}.")
+
+
+def _check_model(
+    path: str, certificate: Mapping[str, Any], models: Sequence[str], files: str | None, commits: Mapping[str, str]
+) -> None:
+    """Check that a result is about the model that `read_result` was given. Raises a ResultsError if not."""
+    name, measured, commit = (certificate.get(each) for each in ("model", "model_files", "model_commit"))
+    if files is not None and measured is not None:
+        if measured != files:
+            raise ResultsError(
+                f"{path!r} was measured on another model than the base: the files of {name!r} differ. Measure the base."
+            )
+    elif name not in models:
+        raise ResultsError(f"{path!r} was measured on {name!r}, but the card is about {' or '.join(models)}.")
+    elif commit is not None and commit != commits.get(name, commit):
+        raise ResultsError(
+            f"{path!r} was measured on {name!r} at commit {commit}, but the card is about commit {commits[name]}. "
+            f"Pass `--revision {commit}`, or measure again."
+        )
 
 
 def _shown(value: Any) -> str:

@@ -18,9 +18,10 @@ import torch
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import yaml_dump
 from loopback_hub import Blob, LoopbackHub
+from make_clips import write_clip
 from markdown_it import MarkdownIt
 from models import EACH_MODEL, MODELS, ModelCase, chat_prompt, make_video
-from test_cli import vidcom2
+from test_cli import SECONDS, vidcom2
 from test_cosmos3_edge import as_released
 from test_load import rename_processor
 from transformers import AutoProcessor, LlavaOnevisionProcessor
@@ -56,7 +57,7 @@ from vidcom2.hub_upload.publishing import (
 from vidcom2.hub_upload.staging import StagedRepo, complete, stage
 from vidcom2.repo_shape import listed_files
 from vidcom2.shipping.shipped_code import code_of, fields_of
-from vidcom2.toys import TOYS
+from vidcom2.toys import TOY, TOYS
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "hf_test"
@@ -574,6 +575,38 @@ def test_figures_without_provenance_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ResultsError, match=reason):
             read_result(result_file(tmp_path, rows, **certificate), [BASE])
+
+
+def test_a_toys_own_results_go_onto_its_card_whatever_the_toy_is_called(tmp_path: Path) -> None:
+    write_clip(tmp_path / "clip.mp4", SECONDS)
+    (tmp_path / "questions.jsonl").write_text('{"video": "clip.mp4", "question": "What?", "answer": "5"}\n')
+    few = ("--methods", "random", "--ratios", 0.5, "--num-frames", 2, "--max-new-tokens", 1, "--device", "cpu")
+    code, _, error = vidcom2("eval", "--data", tmp_path / "questions.jsonl", *few, "-o", tmp_path / "measured")
+    assert code == 0, error
+    renamed = shutil.copytree(TOY.folder, tmp_path / "another-name")
+    rest = ("--repo", REPO, "--dry-run", "--no-verify", "--results", tmp_path / "measured" / "results.json")
+    for i, base in enumerate(("toy", "toy:llava_onevision", renamed)):
+        code, _, error = vidcom2("publish", "--base", base, *rest, "-o", tmp_path / str(i))
+        assert code == 0, error
+        text = (tmp_path / str(i) / "README.md").read_text()
+        assert "### a toy LLaVA-OneVision on questions.jsonl" in text and "| random | 0.5 |" in text
+    code, _, error = vidcom2("publish", "--base", "toy:qwen3_vl", *rest, "-o", tmp_path / "x")
+    assert code == 2 and "was measured on another model than the base" in error
+
+
+def test_results_of_another_commit_of_the_base_are_refused(
+    hub: LoopbackHub, onevision_folder: Path, tmp_path: Path
+) -> None:
+    hub.seed(BASE, onevision_folder)
+    before = hub.head(BASE)
+    hub.commit(BASE, {"README.md": b"# Later"}, "later")
+    measured = result_file(tmp_path, [{"x": 1}], **CERTIFICATE, model_commit=before)
+    rest = ("--base", BASE, "--repo", REPO, "--dry-run", "--no-verify", "--results", measured)
+    code, _, error = vidcom2("publish", *rest, "-o", tmp_path / "refused")
+    assert code == 2 and f"at commit {before}, but the card is about commit {hub.head(BASE)}" in error
+    assert f"Pass `--revision {before}`" in error
+    code, _, error = vidcom2("publish", *rest, "--revision", before, "-o", tmp_path / "taken")
+    assert code == 0, error
 
 
 # -- the commit -------------------------------------------------------------------------------------------------------

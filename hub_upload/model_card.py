@@ -21,6 +21,7 @@ from ..processors import can_be_counted
 from ..repo_shape import CARD, PIPELINE_TASK
 from ..shipping.shipped_code import held_methods
 from ..shipping.shipped_files import shipped_paths
+from ..toys import TOYS
 from ..vllm_plugin import SERVED
 from .base_checkpoint import Base
 from .lmms_eval_results import is_of_lmms_eval, with_rows
@@ -101,7 +102,7 @@ def read_result(
     ).format_map(shown)
     table = pipes([list(map(as_text, columns)), *([_shown(row.get(name)) for name in columns] for row in cells)])
     title = as_text(content.get("title", path.stem.replace("_", " ")))
-    notes = "\n".join(map(as_text, str(content.get("notes", "")).splitlines()))
+    notes = "\n".join(map(_with_code, str(content.get("notes", "")).splitlines()))
     return Result(title, table, notes, f"{provenance}{dirty}.")
 
 
@@ -122,6 +123,12 @@ def _check_model(
             f"{path!r} was measured on {name!r} at commit {commit}, but the card is about commit {commits[name]}. "
             f"Pass `--revision {commit}`, or measure again."
         )
+
+
+def _with_code(line: str) -> str:
+    """Return a line as `as_text` does, but show words between backticks as code, as the notes of `vidcom2 eval` have
+    them."""
+    return re.sub(r"\\`(\w[\w ]*)\\`", r"`\1`", as_text(line))
 
 
 def _shown(value: Any) -> str:
@@ -173,6 +180,7 @@ class CardOptions:
         tag: the tag that will be put on the commit.
         base_model: the Hub id of the base, if it has one.
         results: measured tables.
+        imports: the modules that the command imports, which have users' methods.
     """
 
     repo: str
@@ -180,6 +188,7 @@ class CardOptions:
     tag: str | None = None
     base_model: str | None = None
     results: Sequence[Result] = ()
+    imports: Sequence[str] = ()
 
 
 def model_card(
@@ -226,7 +235,8 @@ def model_card(
         share=f"{100 * config['retention_ratio']:g} %",
         method=None if is_vidcom2 else config["compression_method"],
         license_text=_license_text(of_base),
-        base_name=" ".join(base.name.replace("`", "'").split()),
+        is_toy=_is_toy(base),
+        needed=_needed(base, options),
         vllm_command=vllm_command(options.repo, config),
         plain_vllm_command=plain_vllm_command(options.repo, family) if is_short else None,
         repo=options.repo,
@@ -246,6 +256,22 @@ def model_card(
         code_lines=sum(len(content.splitlines()) for content in code.values()),
         base_files=base.files,
     )
+
+
+def _is_toy(base: Base) -> bool:
+    return any(base.folder == toy.folder for toy in TOYS.values())
+
+
+def _needed(base: Base, options: CardOptions) -> str:
+    """Return what must be in the folder in which the command of the card is run; an empty string for nothing."""
+    needed = []
+    if base.revision is None and not _is_toy(base):
+        name = " ".join(base.name.replace("`", "'").split())
+        needed.append(f"`{name}`")
+    if options.results:
+        needed.append("the result files")
+    needed += [f"the module `{module}` (unless it is installed)" for module in options.imports]
+    return " and ".join([", ".join(needed[:-1]), *needed[-1:]] if needed[1:] else needed)
 
 
 def purpose(source: bytes) -> str:

@@ -137,6 +137,7 @@ def _staged(base: Base, base_model: str | None, options: PublishOptions, folder:
     files = folder_identity(base.folder)["model_files"] if base.revision is None and options.results else None
     commits = {} if base.revision is None else {base.name: base.revision}
     results = [read_result(path, models, files, commits) for path in options.results or ()]
-    command = options.command(base.name, base.revision)
-    card = CardOptions(options.target, command, options.tag, base_model, results)
+    imports = options.imports(base.settings(options.settings))
+    command = options.command(base.name, base.revision, imports)
+    card = CardOptions(options.target, command, options.tag, base_model, results, imports)
     return stage(base, folder, options.settings, card, options.more_methods)

@@ -43,6 +43,7 @@ TYPED = {
         *("publish", "--base", "tiny-model", "--repo", "org/name", "--compression-method", METHOD, "--no-verify"),
         *("--methods", "evs", "--retention-ratio", 0.4, "--results", "measured.json"),
     ),
+    "publish of a base with a method": ("publish", "--base", "own-model", "--repo", "org/name", "--no-verify"),
     "publish of a toy": ("publish", "--base", "toy:qwen3_vl", "--repo", "org/name", "--methods", METHOD, "--no-verify"),
 }
 
@@ -80,6 +81,9 @@ def test_a_recorded_command_gives_the_same_in_the_folder_that_holds_its_files(
 ) -> None:
     home = tmp_path / "home"
     shutil.copytree(folder, home / "tiny-model")
+    config = json.loads((folder / "config.json").read_text()) | {"compression_method": METHOD}
+    shutil.copytree(folder, home / "own-model")
+    (home / "own-model" / "config.json").write_text(json.dumps(config))
     write_clip(home / "clip.mp4", SECONDS)
     (home / "my questions.jsonl").write_text('{"video": "clip.mp4", "question": "What?", "answer": "5"}\n' * 2)
     (home / f"{MODULE}.py").write_text(SOURCE)

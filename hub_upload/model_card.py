@@ -110,7 +110,7 @@ def _check_model(
     path: str, certificate: Mapping[str, Any], models: Sequence[str], files: str | None, commits: Mapping[str, str]
 ) -> None:
     """Check that a result is about the model that `read_result` was given. Raises a ResultsError if not."""
-    name, measured, commit = (certificate.get(each) for each in ("model", "model_files", "model_commit"))
+    name, measured, commit = str(certificate["model"]), certificate.get("model_files"), certificate.get("model_commit")
     if files is not None and measured is not None:
         if measured != files:
             raise ResultsError(

@@ -60,10 +60,12 @@ class CompressionMethod(Method):
     Attributes:
         count: returns K from T, M and R, unless frame budgets are rounded. None if K is not known beforehand.
         compiles: whether it compiles into one graph when K depends on sizes alone.
+        scores: a text on what its scores u_t of frames and u of tokens mean; None if it has none, or does not say.
     """
 
     count: Count | None = None
     compiles: bool = False
+    scores: str | None = None
 
     def reads(self, setting: str) -> bool:
         """Return whether a value of this setting can matter. A setting that every method reads always can."""

@@ -48,7 +48,7 @@ class Base:
     """The base checkpoint.
 
     Attributes:
-        name: the Hub id, or the folder's name.
+        name: the Hub id, the folder's name, or the name of a toy.
         revision: the commit of the Hub repo, 40 hexadecimal digits; None for a folder.
         folder: the folder of a local base; for a base on the Hub the cached snapshot, in which weights may be missing.
         files: the files that a repo made from it keeps, except `config.json` and the card.

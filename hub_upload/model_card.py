@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData, metadata_load
@@ -21,6 +21,7 @@ from ..processors import can_be_counted
 from ..repo_shape import CARD, PIPELINE_TASK
 from ..shipping.shipped_code import held_methods
 from ..shipping.shipped_files import shipped_paths
+from ..toys import TOYS
 from ..vllm_plugin import SERVED
 from .base_checkpoint import Base
 from .lmms_eval_results import is_of_lmms_eval, with_rows
@@ -59,14 +60,19 @@ class Result:
     provenance: str
 
 
-def read_result(path: Path, models: Sequence[str], files: str | None = None) -> Result:
+def read_result(
+    path: Path, models: Sequence[str], files: str | None = None, commits: Mapping[str, str] = MappingProxyType({})
+) -> Result:
     """Read a result file as a table.
 
     Args:
         path: a file `{"birth_certificate": {...}, "rows": [{...}, ...]}`, or one that lmms-eval wrote.
-        models: names of the model that the card is about. The certificate's `model` must be one of them.
-        files: the `digest` of the model's files, for a model in a folder. If the certificate has a digest, it must be
-            the same, because many folders have the same name.
+        models: names of the model that the card is about. The certificate's `model` must be one of them, unless both
+            sides know the model's files.
+        files: the `digest` of the model's files, for a model in a folder. If the certificate has a digest, the two
+            decide, because many folders have the same name, and one model may have several.
+        commits: name -> commit, for a model on the Hub of which the card is about one commit. If the certificate has a
+            commit, it must be the same.
 
     Raises:
         ResultsError: if it is another kind of file, lacks its provenance, or was measured on another model.
@@ -89,16 +95,7 @@ def read_result(path: Path, models: Sequence[str], files: str | None = None) -> 
         ) from error
     if missing:
         raise ResultsError(f"{str(path)!r} does not say its {', '.join(missing)}. Measure again and record these.")
-    if certificate["model"] not in models:
-        raise ResultsError(
-            f"{str(path)!r} was measured on {certificate['model']!r}, but the card is about {' or '.join(models)}."
-        )
-    measured = certificate.get("model_files")
-    if files is not None and measured is not None and measured != files:
-        raise ResultsError(
-            f"{str(path)!r} was measured on another model with the name {certificate['model']!r}, whose files differ "
-            "from those of the base. Measure the base."
-        )
+    _check_model(str(path), certificate, models, files, commits)
     shown = {name: as_text(certificate[name]) for name in PROVENANCE}
     shown["command"] = " ".join(str(certificate["command"]).replace("`", "'").split())
     dirty = " with uncommitted changes" if certificate.get("vidcom2_dirty") else ""
@@ -107,8 +104,33 @@ def read_result(path: Path, models: Sequence[str], files: str | None = None) -> 
     ).format_map(shown)
     table = pipes([list(map(as_text, columns)), *([_shown(row.get(name)) for name in columns] for row in cells)])
     title = as_text(content.get("title", path.stem.replace("_", " ")))
-    notes = "\n".join(map(as_text, str(content.get("notes", "")).splitlines()))
+    notes = "\n".join(map(_with_code, str(content.get("notes", "")).splitlines()))
     return Result(title, table, notes, f"{provenance}{dirty}.")
+
+
+def _check_model(
+    path: str, certificate: Mapping[str, Any], models: Sequence[str], files: str | None, commits: Mapping[str, str]
+) -> None:
+    """Check that a result is about the model that `read_result` was given. Raises a ResultsError if not."""
+    name, measured, commit = str(certificate["model"]), certificate.get("model_files"), certificate.get("model_commit")
+    if files is not None and measured is not None:
+        if measured != files:
+            raise ResultsError(
+                f"{path!r} was measured on another model than the base: the files of {name!r} differ. Measure the base."
+            )
+    elif name not in models:
+        raise ResultsError(f"{path!r} was measured on {name!r}, but the card is about {' or '.join(models)}.")
+    elif commit is not None and commit != commits.get(name, commit):
+        raise ResultsError(
+            f"{path!r} was measured on {name!r} at commit {commit}, but the card is about commit {commits[name]}. "
+            f"Pass `--revision {commit}`, or measure again."
+        )
+
+
+def _with_code(line: str) -> str:
+    """Return a line as `as_text` does, but show words between backticks as code, as the notes of `vidcom2 eval` have
+    them."""
+    return re.sub(r"\\`(\w[\w ]*)\\`", r"`\1`", as_text(line))
 
 
 def _shown(value: Any) -> str:
@@ -160,6 +182,7 @@ class CardOptions:
         tag: the tag that will be put on the commit.
         base_model: the Hub id of the base, if it has one.
         results: measured tables.
+        imports: the modules that the command imports, which have users' methods.
     """
 
     repo: str
@@ -167,6 +190,7 @@ class CardOptions:
     tag: str | None = None
     base_model: str | None = None
     results: Sequence[Result] = ()
+    imports: Sequence[str] = ()
 
 
 def model_card(
@@ -213,7 +237,8 @@ def model_card(
         share=f"{100 * config['retention_ratio']:g} %",
         method=None if is_vidcom2 else config["compression_method"],
         license_text=_license_text(of_base),
-        base_name=" ".join(base.name.replace("`", "'").split()),
+        is_toy=_is_toy(base),
+        needed=_needed(base, options),
         vllm_command=vllm_command(options.repo, config),
         plain_vllm_command=plain_vllm_command(options.repo, family) if is_short else None,
         repo=options.repo,
@@ -233,6 +258,22 @@ def model_card(
         code_lines=sum(len(content.splitlines()) for content in code.values()),
         base_files=base.files,
     )
+
+
+def _is_toy(base: Base) -> bool:
+    return any(base.folder == toy.folder for toy in TOYS.values())
+
+
+def _needed(base: Base, options: CardOptions) -> str:
+    """Return what must be in the folder in which the command of the card is run; an empty string for nothing."""
+    needed = []
+    if base.revision is None and not _is_toy(base):
+        name = " ".join(base.name.replace("`", "'").split())
+        needed.append(f"`{name}`")
+    if options.results:
+        needed.append("the result files")
+    needed += [f"the module `{module}` (unless it is installed)" for module in options.imports]
+    return " and ".join([", ".join(needed[:-1]), *needed[-1:]] if needed[1:] else needed)
 
 
 def purpose(source: bytes) -> str:

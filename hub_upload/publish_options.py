@@ -1,6 +1,6 @@
 """The options of `vidcom2 publish`, and their check before anything takes long. This file does not import PyTorch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -159,19 +159,25 @@ class PublishOptions:
             raise OptionError(f"`--hardware` is {self.hardware!r}, but must be one of {', '.join(known)}.")
         check_gradio()
 
-    def command(self, base: str | None = None, revision: str | None = None) -> str:
+    def imports(self, settings: Mapping[str, Any]) -> list[str]:
+        """Return the modules of the users' methods that the repo holds, which `--import` must name.
+
+        Args:
+            settings: those of the repo, in which the base's own stand where none are given.
+        """
+        chosen = {*self.more_methods, *(settings.get(setting) for setting in TABLES)}
+        methods = [method for table in TABLES.values() for name, method in table.items() if name in chosen]
+        return sorted({each.function.__module__ for each in methods if not each.own})
+
+    def command(self, base: str | None = None, revision: str | None = None, imports: Sequence[str] = ()) -> str:
         """Return the command that makes the repo again, for the card.
 
         Args:
             base: the name of the base, without the folder that it is in.
             revision: the commit of the base.
+            imports: the modules that `imports` returned.
         """
         shown = replace(self, results=None if self.results is None else [Path(path.name) for path in self.results])
         if self.space is None:
             shown = replace(shown, base=base, revision=revision)
-        words = command_line(shown, "publish", ("private", "pr", "force", "dry_run", "output"))
-        chosen = {*self.more_methods, *(self.settings.get(setting) for setting in TABLES)}
-        methods = [method for table in TABLES.values() for name, method in table.items() if name in chosen]
-        modules = {each.function.__module__ for each in methods if not each.own}
-        users = "".join(f"--import {module} " for module in sorted(modules))
-        return words.replace("vidcom2 ", f"vidcom2 {users}", 1)
+        return command_line(shown, "publish", ("private", "pr", "force", "dry_run", "output"), imports)

@@ -135,7 +135,9 @@ def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
 def _staged(base: Base, base_model: str | None, options: PublishOptions, folder: Path) -> StagedRepo:
     models = [name for name in (base_model, base.name, options.target) if name is not None]
     files = folder_identity(base.folder)["model_files"] if base.revision is None and options.results else None
-    results = [read_result(path, models, files) for path in options.results or ()]
-    command = options.command(base.name, base.revision)
-    card = CardOptions(options.target, command, options.tag, base_model, results)
+    commits = {} if base.revision is None else {base.name: base.revision}
+    results = [read_result(path, models, files, commits) for path in options.results or ()]
+    imports = options.imports(base.settings(options.settings))
+    command = options.command(base.name, base.revision, imports)
+    card = CardOptions(options.target, command, options.tag, base_model, results, imports)
     return stage(base, folder, options.settings, card, options.more_methods)

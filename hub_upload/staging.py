@@ -15,12 +15,10 @@ from ..families import FAMILIES
 from ..finding_checkpoints import read_object
 from ..processors import foreign_processor, processor_fields
 from ..records.whole_files import growing_folder
-from ..repo_shape import CARD, CONFIG, sha256_of
+from ..repo_shape import CARD, CONFIG, PROCESSOR, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
 from .base_checkpoint import SETTINGS, Base
 from .model_card import FIGURE, CardOptions, model_card
-
-PROCESSOR = "processor_config.json"
 
 
 @dataclass(frozen=True)

@@ -101,14 +101,19 @@ class Repo:
             if name.startswith(("compression_", "retention_", "max_video_"))
         }
 
-    def code(self, modules: list[str]) -> set[str]:
-        """Return these modules and all that they import, all of which must be in the repo."""
-        return set(shape.import_closure(modules, lambda name: self.path(f"{name}.py").read_text(encoding="utf-8")))
+    def require_code(self, modules: list[str]) -> None:
+        """Require that these modules and all that they import are in the repo."""
+        shape.import_closure(modules, lambda name: self.path(f"{name}.py").read_text(encoding="utf-8"))
+
+    @property
+    def code(self) -> list[str]:
+        """The Python files of the repo. A card lists the same."""
+        return [file for file in self.files if file.endswith(".py")]
 
     @cached_property
     def own_code(self) -> set[bytes]:
-        """The Python files that may run: the repo's, and the empty ones that make folders packages."""
-        return {b"", *(self.path(file).read_bytes() for file in self.files if file.endswith(".py"))}
+        """The content of the Python files that may run: the repo's, and the empty ones that make folders packages."""
+        return {b"", *(self.path(file).read_bytes() for file in self.code)}
 
     def audit(self, event: str, args: Any) -> None:
         """Stop Python files that files of the repo made Transformers fetch from elsewhere, before they run."""
@@ -214,17 +219,19 @@ def prefill_lengths(model: Any) -> Iterator[list[int]]:
 
 
 def check_files(repo: Repo) -> str:
-    """All files that config.json names are there, and the weights are safetensors and not pickled."""
+    """All files that the settings name are there, and the weights are safetensors and not pickled."""
     refusal = shape.refused_pickles(repo.files)
     require(not refusal, refusal)
     named = list(repo.config.get("auto_map", {}).values())
     named += [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
     require(bool(named), "config.json has no `auto_map`, and without it the stock model loads, uncompressed.")
-    code = repo.code([value.rpartition("--")[2].split(".")[0] for value in named])
+    of_processor = repo.json(shape.PROCESSOR) if shape.PROCESSOR in repo.files else {}
+    named += of_processor.get("auto_map", {}).values()
+    repo.require_code([value.rpartition("--")[2].split(".")[0] for value in named])
     weights = shape.weight_files(repo.files, repo.json)
     missing = sorted(weights - {*repo.files})
     require(not missing, f"the weights {missing} are not in the repo.")
-    return f"{len(code)} files of code, {len(weights)} of weights, no pickle"
+    return f"{len(repo.code)} files of code, {len(weights)} of weights, no pickle"
 
 
 def check_config(repo: Repo) -> str:
@@ -254,7 +261,7 @@ def check_card(repo: Repo) -> str:
     require(not missing, f"the card lists {', '.join(missing)}, but the repo does not hold them.")
     changed = [file for file, sha in listed.items() if sha != shape.sha256_of(repo.path(file))]
     require(not changed, f"{changed} do not have the sha256 that the card lists: they changed after it was made.")
-    unlisted = [file for file in repo.files if file.endswith(".py") and file not in listed]
+    unlisted = [file for file in repo.code if file not in listed]
     require(not unlisted, f"{unlisted} are code that the card does not list.")
     return f"{len(listed)} files as listed"
 

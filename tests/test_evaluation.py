@@ -812,4 +812,4 @@ def test_publish_puts_the_results_into_the_card(output: Path, folder: Path, tmp_
     assert "Brackets hold 95 % intervals" in result.notes
     base[2], base[-1] = save_tiny(tmp_path / "other" / folder.name, seed=1), tmp_path / "y"
     code, _, error = vidcom2(*base, "--base-model", "org/base", "--results", output / "results.json")
-    assert code == 2 and "was measured on another model with the name 'tiny-model'" in error
+    assert code == 2 and "was measured on another model than the base: the files of 'tiny-model'" in error

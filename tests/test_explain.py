@@ -16,6 +16,7 @@ from PIL import Image
 
 import vidcom2
 from vidcom2.asking.prompting import prepare_inputs
+from vidcom2.checkpoints import Checkpoint
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.explaining.drawing import CHOSEN_FRAMES, MOST_FRAMES, drawing
 from vidcom2.explaining.explain import Figure
@@ -26,6 +27,7 @@ from vidcom2.explaining.explanation import (
     NOT_COVERED,
     OUTLINE_COLOR,
     Explanation,
+    compare,
 )
 from vidcom2.explaining.explanation_page import page_html
 from vidcom2.video.reading import Video, read_video
@@ -371,6 +373,40 @@ def test_a_method_without_scores_is_drawn_without_them() -> None:
     assert all("u" not in told for told in data(page, "tokens"))
     titled = [one for one in drawing(bare).axes if one.images]
     assert len(titled) == 2  # only frames, without heat maps and their scale
+
+
+def test_the_page_says_of_scores_what_their_methods_say_and_nothing_else() -> None:
+    silent, said = explained(2), explained(2, scores="u counts <apples>.")
+    named = explained(2, scores="u_t counts pears.", settings={"retention_ratio": 0.5, "compression_method": "pears"})
+    assert (silent.frame_uniqueness < 0).all()  # which does not make it the paper's
+    assert "<details" not in page_html([silent]) and "mean of" not in page_html([silent])
+    page = page_html([silent, said, named, named])
+    assert re.findall(r"<p>(\w+): (.*)</p>", page.partition("<details>")[2].partition("</details>")[0]) == [
+        ("vidcom2", "u counts &lt;apples&gt;."),
+        ("pears", "u_t counts pears."),
+    ]
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_an_explanation_holds_what_the_method_says_of_its_scores(checkpoint: Checkpoint) -> None:
+    @vidcom2.register_score_method("apples", scores="u counts apples.")
+    def apples(video: vidcom2.VideoTokens) -> torch.Tensor:
+        return video.tokens.float().mean(dim=-1)
+
+    @vidcom2.register_score_method("pears")
+    def pears(video: vidcom2.VideoTokens) -> torch.Tensor:
+        return video.tokens.float().mean(dim=-1)
+
+    video = Video.from_frames(np.random.default_rng(0).integers(0, 256, (4, 64, 96, 3), dtype=np.uint8), fps=2)
+    methods = ("vidcom2", "vcast", "evs", "dycoke", "coverage", "random", "apples", "pears")
+    settings = {"vidcom2": {}, "dycoke": {"retention_ratio": 0.5}}
+    ways = [{"compression_method": name, **settings.get(name, {})} for name in methods]
+    said = dict(zip(methods, [each.scores for each in compare(checkpoint, video, ways)], strict=True))
+    assert [said[name] for name in ("coverage", "random", "apples", "pears")] == [None, None, "u counts apples.", None]
+    assert "video's mean" in said["vidcom2"] and "turns" in said["vcast"] and "frame before" in said["evs"]
+    assert not any("video's mean" in str(said[name]) for name in methods[1:])
+    with pytest.raises(ValueError, match="`scores` of method 'plums' is a int, but must be a text about them"):
+        vidcom2.register_score_method("plums", scores=3)
 
 
 def test_what_the_tower_computed_has_a_picture_and_a_bar_for_each_frame() -> None:

@@ -18,9 +18,10 @@ import torch
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import yaml_dump
 from loopback_hub import Blob, LoopbackHub
+from make_clips import write_clip
 from markdown_it import MarkdownIt
 from models import EACH_MODEL, MODELS, ModelCase, chat_prompt, make_video
-from test_cli import vidcom2
+from test_cli import SECONDS, vidcom2
 from test_cosmos3_edge import as_released
 from test_load import rename_processor
 from transformers import AutoProcessor, LlavaOnevisionProcessor
@@ -29,7 +30,7 @@ from vidcom2 import PAPER
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from vidcom2.errors import OptionError
-from vidcom2.evaluation.accuracy_tables import as_text, pipes
+from vidcom2.evaluation.accuracy_tables import BY_LETTER, NOTES, as_text, pipes
 from vidcom2.families import FAMILIES
 from vidcom2.hub_calls import PublishError
 from vidcom2.hub_upload.base_checkpoint import Base, hub_base, local_base
@@ -56,7 +57,7 @@ from vidcom2.hub_upload.publishing import (
 from vidcom2.hub_upload.staging import StagedRepo, complete, stage
 from vidcom2.repo_shape import listed_files
 from vidcom2.shipping.shipped_code import code_of, fields_of
-from vidcom2.toys import TOYS
+from vidcom2.toys import TOY, TOYS
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "hf_test"
@@ -316,7 +317,8 @@ def undescribed(video: VideoTokens):
     try:
         stage(local_base(onevision_folder), tmp_path / "staged", {}, card, ["undescribed", "evs"])
         options = PublishOptions(base="b", repo=REPO, settings={}, methods="undescribed,evs")
-        assert options.command("b").startswith("vidcom2 --import undescribed_scores publish --base b")
+        command = options.command("b", imports=options.imports({}))
+        assert command.startswith("vidcom2 --import undescribed_scores publish --base b")
     finally:
         del COMPRESSION_METHODS["undescribed"], sys.modules["undescribed_scores"]
     text = (tmp_path / "staged" / "README.md").read_text()
@@ -466,6 +468,7 @@ def test_only_cards_of_the_papers_method_and_families_show_its_figures(
 
 
 CERTIFICATE = {"model": BASE, "date": "2026-01-02", "command": "bench --all", "device": "some GPU", "torch": "2.15"}
+USERS = "the result files and the module `inner_contrast` (unless it is installed)"
 CERTIFICATE |= {"transformers": "5.23", "vidcom2_commit": "c0ffee", "vidcom2_dirty": True}
 
 
@@ -493,6 +496,46 @@ def test_a_measured_table_has_the_columns_of_all_its_rows(tmp_path: Path) -> Non
     table = read_result(result_file(tmp_path, rows, **CERTIFICATE), [BASE]).table.splitlines()
     assert table[0] == "| frames | speedup | memory, GB |"
     assert table[2:] == ["| 32 | – | – |", "| 64 | 4 | – |", "| 128 | – | 3 |"]
+
+
+def test_the_notes_of_eval_show_their_words_as_code(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
+    file = result_file(tmp_path, [{"x": 1}], **CERTIFICATE)
+    notes = "\n".join([*NOTES.values(), BY_LETTER, "`<b>` `a|b`", "``"])
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"notes": notes}))
+    options = dataclasses.replace(card, results=[read_result(file, [BASE])])
+    staged = stage(local_base(onevision_folder), tmp_path / "staged", {}, options)
+    reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    shown = reader.render((staged.folder / "README.md").read_text())
+    for words in ("kept", "accuracy", "all tokens", "no option"):
+        assert f"<code>{words}</code> " in shown
+    beside_code = re.sub(r"<(code|pre).*?</\1>|<!--.*?-->", "", shown, flags=re.DOTALL)
+    assert re.findall(r".*`.*", beside_code) == ["`&lt;b&gt;` `a|b`", "``</p>"]  # what no note of ours has
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_the_card_says_what_its_command_needs_and_where(onevision_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "measured.json").write_text(
+        json.dumps({"birth_certificate": CERTIFICATE | {"model": REPO}, "rows": [{"x": 1}]})
+    )
+    rest = ("--repo", REPO, "--dry-run", "--no-verify")
+    results = ("--results", tmp_path / "measured.json")
+    module = ("--import", Path(__file__).with_name("methods_of_users") / "inner_contrast.py")
+    folder = f"`{onevision_folder.name}`"
+    COMPRESSION_METHODS.pop("inner_contrast", None)  # another test may have registered another module's
+    for i, (typed, needed) in enumerate(
+        (
+            ((*module, "publish", "--base", "toy", *rest, "--methods", "inner_contrast", *results), USERS),
+            (("publish", "--base", "toy", *rest), ""),
+            (("publish", "--base", "toy", *rest, *results), "the result files"),
+            (("publish", "--base", onevision_folder, *rest), folder),
+            (("publish", "--base", onevision_folder, *rest, *results), f"{folder} and the result files"),
+        )
+    ):
+        code, _, error = vidcom2(*typed, "-o", tmp_path / str(i))
+        assert code == 0, error
+        text = (tmp_path / str(i) / "README.md").read_text()
+        assert re.findall(r"Run it in the folder that holds (.*)\.\n", text) == ([needed] if needed else [])
+        assert ("of the toy that this was made from" in text) == ("toy" in typed)
 
 
 MARKUP = [
@@ -574,6 +617,38 @@ def test_figures_without_provenance_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ResultsError, match=reason):
             read_result(result_file(tmp_path, rows, **certificate), [BASE])
+
+
+def test_a_toys_own_results_go_onto_its_card_whatever_the_toy_is_called(tmp_path: Path) -> None:
+    write_clip(tmp_path / "clip.mp4", SECONDS)
+    (tmp_path / "questions.jsonl").write_text('{"video": "clip.mp4", "question": "What?", "answer": "5"}\n')
+    few = ("--methods", "random", "--ratios", 0.5, "--num-frames", 2, "--max-new-tokens", 1, "--device", "cpu")
+    code, _, error = vidcom2("eval", "--data", tmp_path / "questions.jsonl", *few, "-o", tmp_path / "measured")
+    assert code == 0, error
+    renamed = shutil.copytree(TOY.folder, tmp_path / "another-name")
+    rest = ("--repo", REPO, "--dry-run", "--no-verify", "--results", tmp_path / "measured" / "results.json")
+    for i, base in enumerate(("toy", "toy:llava_onevision", renamed)):
+        code, _, error = vidcom2("publish", "--base", base, *rest, "-o", tmp_path / str(i))
+        assert code == 0, error
+        text = (tmp_path / str(i) / "README.md").read_text()
+        assert "### a toy LLaVA-OneVision on questions.jsonl" in text and "| random | 0.5 |" in text
+    code, _, error = vidcom2("publish", "--base", "toy:qwen3_vl", *rest, "-o", tmp_path / "x")
+    assert code == 2 and "was measured on another model than the base" in error
+
+
+def test_results_of_another_commit_of_the_base_are_refused(
+    hub: LoopbackHub, onevision_folder: Path, tmp_path: Path
+) -> None:
+    hub.seed(BASE, onevision_folder)
+    before = hub.head(BASE)
+    hub.commit(BASE, {"README.md": b"# Later"}, "later")
+    measured = result_file(tmp_path, [{"x": 1}], **CERTIFICATE, model_commit=before)
+    rest = ("--base", BASE, "--repo", REPO, "--dry-run", "--no-verify", "--results", measured)
+    code, _, error = vidcom2("publish", *rest, "-o", tmp_path / "refused")
+    assert code == 2 and f"at commit {before}, but the card is about commit {hub.head(BASE)}" in error
+    assert f"Pass `--revision {before}`" in error
+    code, _, error = vidcom2("publish", *rest, "--revision", before, "-o", tmp_path / "taken")
+    assert code == 0, error
 
 
 # -- the commit -------------------------------------------------------------------------------------------------------

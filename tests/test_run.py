@@ -1,6 +1,7 @@
 """`vidcom2 run` measures both sides in turn, and reports what it measured."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any, cast
 import pytest
 import torch
 from conftest import Family
+from rich.console import Console
 from test_cli import vidcom2
 
 import vidcom2 as vidcom2_package
+from vidcom2 import VideoTokens, register_score_method
 from vidcom2.asking import comparison as run_module
 from vidcom2.asking.comparison import Comparison, Measured, compare_answers
 from vidcom2.asking.prompting import prepare_inputs
-from vidcom2.checkpoints import Checkpoint
+from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.comparison_table import print_comparison
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.modeling.methods.compression import VideoCompression
@@ -51,6 +54,32 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, int,
     torch.set_num_threads(2)
     yield calls
     torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_the_table_says_of_u_t_what_the_method_says_and_nothing_else(
+    folder: Path, video: Video, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    @register_score_method("apples", scores="u_t counts [red] apples.")
+    def apples(video: VideoTokens) -> torch.Tensor:
+        return video.tokens.float().mean(dim=-1)
+
+    @register_score_method("pears")
+    def pears(video: VideoTokens) -> torch.Tensor:
+        return video.tokens.float().mean(dim=-1)
+
+    for module in ("console", "comparison_table"):
+        monkeypatch.setattr(f"vidcom2.cli.{module}.out", Console(width=200))
+    said = {}
+    for method in ("vidcom2", "vcast", "evs", "apples", "pears"):
+        checkpoint = load_checkpoint(str(folder), device="cpu", compression_method=method)
+        print_comparison(compare_answers(checkpoint, video, "What?", 1, repeats=1, baseline=False))
+        shown = " ".join(capsys.readouterr().out.split())
+        assert (" u_t " in shown) == (method != "evs")
+        (said[method],) = re.findall(r"are kept \(.*?\)[^.]*\. (.*)k_t is how many tokens of a frame are kept\.", shown)
+    assert said["vidcom2"].startswith("u_t says how unlike the tokens of a frame are to the video's mean, ")
+    assert said["vcast"].startswith("u_t says how sharply the path of the frames' means turns at a frame, ")
+    assert (said["evs"], said["apples"], said["pears"]) == ("", "u_t counts [red] apples. ", "")
 
 
 def test_both_sides_take_turns_after_a_warm_up_call_and_a_slow_call_changes_nothing(
@@ -158,7 +187,21 @@ def measured(new_tokens: int) -> Measured:
 def test_no_speedup_is_stated_for_answers_of_different_lengths(capsys: pytest.CaptureFixture) -> None:
     for full, ratios in ((3, 1), (64, 2)):
         result = Comparison(
-            "m", "?", 0.25, {}, 0, 40, 32, [0.0], [2], [0.5], 8, 0.25, None, measured(64), measured(full)
+            "m",
+            "?",
+            0.25,
+            {"compression_method": "evs"},
+            0,
+            40,
+            32,
+            [0.0],
+            [2],
+            [0.5],
+            8,
+            0.25,
+            None,
+            measured(64),
+            measured(full),
         )
         print_comparison(result)
         table = capsys.readouterr().out

@@ -1,6 +1,7 @@
 """`vidcom2 verify` fails on each broken repo, and says where it is broken."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions
 from vidcom2.hub_upload.staging import StagedRepo, complete, stage
 from vidcom2.hub_upload.verification import NotVidCom2Error, VerificationError, verify
+from vidcom2.hub_upload.verification_worker import Failed, Repo, check_files
+from vidcom2.repo_shape import listed_files
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +108,24 @@ BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
         "can run code when they are loaded",
     ),
 }
+
+
+@pytest.mark.parametrize("rounding", ["exact", "ceil"])
+def test_verify_and_the_card_count_the_same_files_of_code(rounding: str, staged: StagedRepo, tmp_path: Path) -> None:
+    """With "ceil" no file of the repo names the processor's code, which is there all the same."""
+    card = CardOptions("org/name", "vidcom2 publish")
+    made = stage(staged.base, tmp_path / "made", {"compression_rounding": rounding}, card, ["evs"])
+    complete(made)
+    text = (made.folder / "README.md").read_text()
+    (count,) = re.findall(r"runs these (\d+) Python files", text)
+    assert int(count) == sum(name.endswith(".py") for name in listed_files(text))
+    assert check_files(Repo(str(made.folder), "cpu")).startswith(f"{count} files of code, ")
+
+
+def test_verify_misses_the_code_of_a_processor(repo: Path) -> None:
+    (repo / "processing_short_prompts.py").unlink()
+    with pytest.raises(Failed, match=r"there is no processing_short_prompts\.py in the repo"):
+        check_files(Repo(str(repo), "cpu"))
 
 
 # Verifying loads the repo in a process for each of its ways, half a minute of CPU in all.

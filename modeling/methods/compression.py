@@ -288,23 +288,18 @@ Result = TypeVar("Result")
 
 
 def own_method(
-    name: str, *, settings: Sequence[str] = (), count: Count, compiles: bool = False
+    name: str, *, settings: Sequence[str] = (), count: Count, compiles: bool = False, scores: str | None = None
 ) -> Callable[[Compress], Compress]:
-    """Make a function of this project selectable as `compression_method=name`.
+    """Make a function of this project selectable as `compression_method=name`. The other arguments are fields of
+    `CompressionMethod`.
 
     The form is that of a user's `register_compression_method`, but the function is trusted: it is called at
     `retention_ratio=1.0` too, for its scores, and what it returns is not checked.
-
-    Args:
-        settings: names of the settings that it reads, besides `retention_ratio`.
-        count: returns how many tokens it keeps, from T, M and R, unless frame budgets are rounded.
-        compiles: whether it compiles into one graph when K depends on sizes alone.
     """
 
     def register(function: Compress) -> Compress:
-        COMPRESSION_METHODS[name] = CompressionMethod(
-            name=name, settings=tuple(settings), function=function, own=True, count=count, compiles=compiles
-        )
+        row = CompressionMethod(name=name, settings=tuple(settings), count=count, compiles=compiles, scores=scores)
+        COMPRESSION_METHODS[name] = replace(row, function=function, own=True)
         return function
 
     return register

@@ -71,7 +71,12 @@ def dycoke_total(num_frames: int, tokens_per_frame: int, retention_ratio: float)
     return total
 
 
-@own_method("dycoke", count=dycoke_total, compiles=True)
+@own_method(
+    "dycoke",
+    count=dycoke_total,
+    compiles=True,
+    scores="u says how unlike a token is to the one at its place in the frame that its own is compared with.",
+)
 def dycoke(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the first frame of each window, and in the others the tokens least similar to the frame compared with.
 

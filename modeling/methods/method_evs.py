@@ -30,7 +30,12 @@ def evs_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) ->
     return max(tokens_per_frame, math.floor(retention_ratio * num_frames * tokens_per_frame + REMAINDER_NOISE))
 
 
-@own_method("evs", count=evs_total, compiles=True)
+@own_method(
+    "evs",
+    count=evs_total,
+    compiles=True,
+    scores="u says how unlike a token is to the one at its place in the frame before.",
+)
 def evs(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the first frame's tokens, then those of the whole video that are most unlike the one before them."""
     num_frames, tokens_per_frame, _ = video.tokens.shape

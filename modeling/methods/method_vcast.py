@@ -62,7 +62,14 @@ def vcast_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) 
     return max(num_frames, round(retention_ratio * num_frames * tokens_per_frame))
 
 
-@own_method("vcast", settings=("compression_scoring",), count=vcast_total, compiles=True)
+@own_method(
+    "vcast",
+    settings=("compression_scoring",),
+    count=vcast_total,
+    compiles=True,
+    scores="u_t says how sharply the path of the frames' means turns at a frame, and u adds how unlike a token is to "
+    "its frame's mean and how long it is among that frame's tokens.",
+)
 def vcast(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep more tokens of the frames at which the video turns, and in each frame its most unusual and longest ones."""
     norms, finite, means = frame_means(video.tokens)

@@ -26,8 +26,11 @@ from .compression import (
     own_method,
 )
 
+SCORES = """u_t says how unlike the tokens of a frame are to the video's mean, and u how unlike a token is to that mean
+and to its frame's. Both are similarities with a minus in front: the higher, the more unique."""
 
-@own_method("vidcom2", settings=OF_SOME_COMPRESSION_METHODS, count=exact_total, compiles=True)
+
+@own_method("vidcom2", settings=OF_SOME_COMPRESSION_METHODS, count=exact_total, compiles=True, scores=SCORES)
 def vidcom2(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep each frame's most unique tokens (Algorithm 1). The tokens are read twice, with `"released"` three times."""
     scoring = SCORINGS[settings.compression_scoring]

@@ -77,7 +77,7 @@ class TokenMerge(NamedTuple):
 
 
 def register_compression_method(
-    name: str, *, settings: Sequence[str] = (), count: Count | None = None
+    name: str, *, settings: Sequence[str] = (), count: Count | None = None, scores: str | None = None
 ) -> Callable[[AnyCompress], AnyCompress]:
     """Make a function selectable as `compression_method=name`, in every model and in `compress`.
 
@@ -90,17 +90,19 @@ def register_compression_method(
         settings: names of the settings that it reads, besides `retention_ratio`. Others must be at their default.
         count: returns how many tokens the function keeps, from T, M and R alone; for most methods it is `exact_total`.
             Without it, this project's processors cannot write prompts for the method, and the stock ones must.
+        scores: what its scores u_t of frames and u of tokens say. `vidcom2 run` and `explain` show this text beside
+            them.
 
     Raises:
-        ValueError: if another function has the name, if a setting is not known, or if what is registered, or its
-            count, is not a function.
+        ValueError: if another function has the name, if a setting is not known, if what is registered, or its count,
+            is not a function, or if `scores` is not a text.
     """
-    check_registration("compression method", name, settings, SETTING_NAMES)
+    check_registration("compression method", name, settings, SETTING_NAMES, scores)
     if count is not None and not callable(count):
         raise ValueError(f"`count` of method {name!r} is {count!r:.100}, but must be a function of T, M and R.")
 
     def register(function: AnyCompress) -> AnyCompress:
-        row = CompressionMethod(name=name, settings=tuple(settings), count=count)
+        row = CompressionMethod(name=name, settings=tuple(settings), count=count, scores=scores)
         enter("compression_method", checked(row, function))
         return function
 
@@ -108,7 +110,7 @@ def register_compression_method(
 
 
 def register_score_method(
-    name: str, *, ranking: str = "frame", settings: Sequence[str] = ()
+    name: str, *, ranking: str = "frame", settings: Sequence[str] = (), scores: str | None = None
 ) -> Callable[[UsersScores], UsersScores]:
     """Make a function that scores tokens selectable as `compression_method=name`, in every model and in `compress`.
 
@@ -123,12 +125,13 @@ def register_score_method(
             `compression_temperature`, `compression_rounding` and `compression_frame_score`. With `"video"`, those of
             the whole video: the best ⌊R·T·M⌋ tokens stay, at least one, and a frame may keep nothing.
         settings: names of the settings that the function takes.
+        scores: what the scores say, as in `register_compression_method`.
 
     Raises:
         ValueError: as in `register_compression_method`, and if the ranking is unknown or the function does not take the
             settings.
     """
-    check_registration("compression method", name, settings, SETTING_NAMES)
+    check_registration("compression method", name, settings, SETTING_NAMES, scores)
     if ranking not in RANKINGS:
         raise ValueError(
             f"`ranking` of method {name!r} is {ranking!r}, but must be one of {', '.join(map(repr, RANKINGS))}."
@@ -150,7 +153,7 @@ def register_score_method(
             return rank(checked_scores(name, given, video), call_settings)
 
         read_settings = tuple(dict.fromkeys((*read, *settings)))
-        row = CompressionMethod(name=name, settings=read_settings, count=count)
+        row = CompressionMethod(name=name, settings=read_settings, count=count, scores=scores)
         enter("compression_method", checked(row, compress))
         return function
 
@@ -214,8 +217,10 @@ def checked_scores(name: str, scores: object, video: VideoTokens) -> Tensor:
     return scores
 
 
-def check_registration(kind: str, name: str, settings: Sequence[str], known: Sequence[str]) -> None:
-    """Check the name of a method and the settings that it declares.
+def check_registration(
+    kind: str, name: str, settings: Sequence[str], known: Sequence[str], scores: object = None
+) -> None:
+    """Check the name of a method, the settings that it declares, and what it says of its scores.
 
     Args:
         kind: what the method is, for the message.
@@ -228,6 +233,8 @@ def check_registration(kind: str, name: str, settings: Sequence[str], known: Seq
         raise ValueError(f"the name of a {kind} is {name!r}, but must be a string that is not empty.")
     if isinstance(settings, str) or not set(settings) <= set(known):
         raise ValueError(f"`settings` of method {name!r} is {settings!r}, but must be some of {', '.join(known)}.")
+    if scores is not None and not isinstance(scores, str):
+        raise ValueError(f"`scores` of method {name!r} is a {type(scores).__name__}, but must be a text about them.")
 
 
 def enter(setting: str, method: Method) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-CONFIG, CARD = "config.json", "README.md"
+CONFIG, CARD, PROCESSOR = "config.json", "README.md", "processor_config.json"
 INDEX, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
 AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
 PIPELINE_TASK = "video-text-to-text"

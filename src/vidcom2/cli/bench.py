@@ -28,8 +28,10 @@ from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of
-from ..records.provenance import birth_certificate, command_line, cpu_name
+from ..records.provenance import birth_certificate, command_line, cpu_name, without_folder
 from .console import (
+    imported_files,
+    imports_in_commands,
     one_line_errors,
     out,
     print_line,
@@ -259,10 +261,8 @@ class BenchOptions:
 
     def command(self) -> str:
         """Return the command for the result file, in which files are called by their names alone."""
-        given = {"video": self.video, "model": self.model}
-        paths = {name: Path(path).expanduser() for name, path in given.items() if path is not None}
-        names = {name: path.name for name, path in paths.items() if path.exists()}
-        return command_line(self, "bench", ("output", "as_json"), **names)
+        names = {"video": without_folder(str(self.video)), "model": without_folder(str(self.model))}
+        return command_line(self, "bench", ("output", "as_json"), imports_in_commands(), **names)
 
 
 @partial(takes_settings, without=("compression_method", "retention_ratio"))
@@ -356,6 +356,7 @@ def _measured_model(
             **about_video,
             options={name: getattr(options, name) for name in (*REPEATABLE, *RECORDED)},
             settings=options.settings,
+            imported=imported_files(),
             memory="allocated by PyTorch" if device.type == "cuda" else "of the process (VmHWM)",
             statistic="medians of turns",
         )

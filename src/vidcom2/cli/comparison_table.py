@@ -87,7 +87,7 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
         unique = [] if u_t is None else [f"{u_t[i]:.4f}"]
         budgets.add_row(str(i), f"{second:.2f}", *unique, str(k), "█" * round(bar * k / largest))
     out.print(budgets)
-    out.print(_meanings(result), highlight=False)
+    out.print(escape(_meanings(result)), highlight=False)
     print_lost(result.lost_frames)
     out.print(", ".join(f"{name} {value}" for name, value in result.environment.items()), style="dim")
     print_verdict(verdict_of_run(result, true_answer))
@@ -110,8 +110,9 @@ def _meanings(result: "Comparison") -> str:
         f"Kept: {video:,} of {whole:,} video tokens ({video / whole:.1%}). The ratio is a share of the scored ones, of "
         f"which {kept:,} of {scored:,} are kept ({kept / scored:.1%}){why}."
     ]
-    if result.frame_uniqueness is not None:
-        lines.append("u_t is the uniqueness of a frame: the higher, the less its tokens are like the video's mean.")
+    method = COMPRESSION_METHODS[result.settings["compression_method"]]
+    if result.frame_uniqueness is not None and method.scores is not None:
+        lines.append(" ".join(method.scores.split()))
     return " ".join([*lines, "k_t is how many tokens of a frame are kept."])
 
 

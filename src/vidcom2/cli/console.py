@@ -36,6 +36,7 @@ from ..families import FAMILIES
 from ..placement import Placement
 from ..presets import RECOMMENDED
 from ..records.fingerprints import digest, module_files
+from ..records.provenance import without_folder
 
 out = Console()
 err = Console(stderr=True)
@@ -226,6 +227,11 @@ def imported_files() -> str | None:
 def imported_modules() -> tuple[str, ...]:
     """Return the modules that `--import` named for the command that runs, for processes that must import them too."""
     return tuple(str(Path(each).resolve()) if each.endswith(".py") else each for each in _imported_modules)
+
+
+def imports_in_commands() -> tuple[str, ...]:
+    """Return what a recorded command calls the modules that `--import` named: files by their names alone."""
+    return tuple(dict.fromkeys(without_folder(each) if each.endswith(".py") else each for each in _imported_modules))
 
 
 def versions() -> str:

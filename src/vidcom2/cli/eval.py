@@ -19,11 +19,12 @@ from ..judging.questions import Question, checked_questions, read_questions
 from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of, check_loaded
-from ..records.provenance import birth_certificate, command_line, commit_of_run, cpu_name
+from ..records.provenance import birth_certificate, command_line, commit_of_run, cpu_name, without_folder
 from ..records.run_record import AnswerFile
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
     exit_with,
+    imports_in_commands,
     one_line_errors,
     print_line,
     print_table,
@@ -119,9 +120,10 @@ class EvalOptions:
             "letters": "unless the model thinks aloud" if self.letters is None else self.letters,
         }
 
-    def command(self, model: Resolved) -> str:
+    def command(self) -> str:
         """Return the command that gives the same answers. The results hold it, with files called by their names."""
-        return command_line(self, "eval", ("output", "check_only"), data=self.data.name, model=model.name_in_results)
+        names = {"data": without_folder(self.data), "model": without_folder(str(self.model))}
+        return command_line(self, "eval", ("output", "check_only"), imports_in_commands(), **names)
 
 
 @partial(takes_settings, without=("compression_method", "retention_ratio"))
@@ -196,7 +198,7 @@ def _evaluated(
         of_model = certificate_of(checkpoint.identity)
         certificate = birth_certificate(
             model.name_in_results,
-            options.command(model),
+            options.command(),
             **environment(checkpoint.model),
             cpu=cpu_name(),
             **of_model,

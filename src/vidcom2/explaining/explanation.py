@@ -18,7 +18,7 @@ from ..asking.candidates import changed_settings, others_in_words, way_in_words
 from ..asking.generation import keep_tokens, run_tower
 from ..asking.prompting import prepare_inputs, scored_frames
 from ..checkpoints import Checkpoint
-from ..configuration.compression_settings import CompressionSettings
+from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from ..families import FAMILIES
 from ..modeling.methods.compression import VideoCompression
 from ..video.reading import Video
@@ -55,6 +55,7 @@ class Explanation:
             none.
         frame_uniqueness: (T,) u_t, or None if the method has no such score.
         token_uniqueness: (T, h, w) u, -inf for a token that is not finite; None if the method has no such score.
+        scores: what the method says of these two; None if it says nothing.
         covered: the part of a frame that the token grid covers: top, left, height and width, as shares of the frame's
             height and width.
         video: the name of the clip; None if it has none.
@@ -74,6 +75,7 @@ class Explanation:
     video_tokens: tuple[int, int]
     frame_uniqueness: np.ndarray | None = None
     token_uniqueness: np.ndarray | None = None
+    scores: str | None = None
     covered: tuple[float, float, float, float] = WHOLE_FRAME
     merged: np.ndarray | None = None
     video: str | None = None
@@ -294,6 +296,7 @@ def explanation_of(
         kept=kept.reshape(num_frames, height, width),
         frame_uniqueness=None if u is None else u.cpu().numpy(),
         token_uniqueness=None if u_tokens is None else u_tokens.cpu().numpy().reshape(num_frames, height, width),
+        scores=None if u is u_tokens is None else COMPRESSION_METHODS[settings.compression_method].scores,
         covered=_covered(model.config, 2 * height, seen),
         merged=merged,
         video=name,

@@ -29,7 +29,7 @@ def page_html(every: Sequence[Explanation]) -> str:
         drawn_by=DRAWN_BY,
         parts=[_part(explanation, number, most_kept) for number, explanation in enumerate(every)],
         with_u=any(each.frame_uniqueness is not None for each in every),
-        with_negative_u=any(each.frame_uniqueness is not None and min(each.frame_uniqueness) < 0 for each in every),
+        scores={str(each.settings.get("compression_method", "vidcom2")): each.scores for each in every if each.scores},
         with_heat=any(each.token_uniqueness is not None for each in every),
         columns=len(every) * -(-height // width),  # so a portrait frame is no wider than a landscape one would be high
         with_computed=any(each.computed is not None for each in every),

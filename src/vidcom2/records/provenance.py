@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ..checks import local_path
 from ..errors import option_name
 
 ROOT = Path(__file__).resolve().parents[3]  # top of a checkout; for an installed wheel, no git repository
@@ -76,12 +77,23 @@ def git(*arguments: str) -> str | None:
     return ran.stdout.strip() if ran.returncode == 0 else None
 
 
-def command_line(options: Any, command: str, without: Sequence[str] = (), **shown: Any) -> str:
-    """Return a command with the options that are not at their defaults, for its result file or its card.
+def without_folder(name: str | Path) -> str:
+    """Return what a file or a folder is called without the folder that it is in, which is nobody else's business. The
+    name of anything else, such as a Hub id, is returned as it is."""
+    path = local_path(str(name))
+    return Path(path).resolve().name if path is not None and Path(path).exists() else str(name)
+
+
+def command_line(
+    options: Any, command: str, without: Sequence[str] = (), imports: Sequence[str] = (), **shown: Any
+) -> str:
+    """Return a command with the options that are not at their defaults, for its result file or its card. It can be run
+    again in the folder that holds the files which it names.
 
     Args:
         options: the options of the command: a dataclass with `settings` and maybe a `placement`.
         without: fields that make no difference to the results.
+        imports: the modules of `--import`, which `options` does not hold.
         **shown: what to write instead of the values of some fields.
     """
     without = ("settings", "placement", *without)
@@ -89,7 +101,7 @@ def command_line(options: Any, command: str, without: Sequence[str] = (), **show
     given = {name: getattr(options, name) for name, default in others.items() if getattr(options, name) != default}
     given |= {name: value for name, value in shown.items() if name in given}
     placed = options.placement.given if hasattr(options, "placement") else {}
-    words = ["vidcom2", command]
+    words = ["vidcom2", *(word for each in imports for word in ("--import", each)), command]
     for name, value in {**given, **placed, **options.settings}.items():
         values = value if isinstance(value, list) else [value]
         typed = option_name(f"no-{name}" if value is False else name)

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from vidcom2.modeling.prompt.conversation_cache import using
+from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 
 QUESTION = "<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -61,6 +62,26 @@ def test_interleaved_chats_on_one_model_equal_each_chat_alone(asking: Family, fi
 
     alone = conversation(lambda model: None)
     assert torch.equal(conversation(lambda model: other_chats(asking, model)), alone)
+
+
+@pytest.mark.skipif(not CHUNKS_FEATURES, reason="Transformers 5.19 splits no features")
+@pytest.mark.parametrize("short", [False, True], ids=["stock prompt", "short prompt"])
+def test_a_new_video_on_a_filled_cache_may_be_prefilled_in_chunks(family: Family, short: bool) -> None:
+    of = family.writing_short if short else family
+    turn = run(family.model, of.one_video(), return_dict_in_generate=True)
+    new = of.inputs(of.prompt("And here?", videos=1), videos=[make_video(7)])
+    ids = torch.cat([turn.sequences, new["input_ids"]], dim=1)
+    inputs = {name: value for name, value in new.items() if name not in ("attention_mask", "mm_token_type_ids")}
+
+    def answer(chunk: int | None) -> Any:
+        cache = copy.deepcopy(turn.past_key_values)
+        settings = {"past_key_values": cache, "prefill_chunk_size": chunk}
+        details = {"return_dict_in_generate": True, "output_logits": True}
+        return run(family.model, inputs | {"input_ids": ids}, **settings, **details)
+
+    whole, chunks = answer(None), answer(16)
+    assert torch.equal(chunks.sequences, whole.sequences)
+    torch.testing.assert_close(torch.stack(chunks.logits), torch.stack(whole.logits), rtol=0, atol=1e-5)
 
 
 @only(lambda family: family.mrope)

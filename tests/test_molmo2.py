@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import Family, only
+from test_generate import assert_same, run
 
 import vidcom2
 from vidcom2.families import FAMILIES
@@ -41,3 +43,36 @@ def test_patches_that_differ_between_frames_or_belong_to_others_are_refused(fami
     for wrong in ({"video_token_pooling": pooling[1:]}, {"video_grids": inputs["video_grids"] * 2}):
         with pytest.raises(ValueError, match="they must describe at least one frame, of 81 patches"):
             family.model(**inputs | wrong)
+
+
+@only(lambda family: family.adds_features)
+@pytest.mark.parametrize("prompt", ["stock", "short"])
+def test_placeholders_may_lie_beyond_the_vocabulary_of_the_head(family: Family, prompt: str) -> None:
+    """As in the released checkpoints. Logits processors pass such ids over, and labels of them are -100."""
+    config = copy.deepcopy(family.stock.config)
+    vocabulary = family.processor.tokenizer.convert_tokens_to_ids("<|image|>")  # the special tokens come after it
+    config.text_config.additional_vocab_size += config.text_config.vocab_size - vocabulary
+    config.text_config.vocab_size = vocabulary
+    torch.manual_seed(0)
+    stock = type(family.stock)(config).eval()
+    model = family.case.model_class(family.case.config_class(**config.to_dict() | {"retention_ratio": 0.25})).eval()
+    model.load_state_dict(stock.state_dict())
+    inputs = (family if prompt == "stock" else family.writing_short).one_video()
+    whole = family.one_video()
+    assert whole["input_ids"].max() >= stock.lm_head.out_features == vocabulary
+    scores = {"return_dict_in_generate": True, "output_scores": True}
+    for mode in ({"repetition_penalty": 1.5}, {"no_repeat_ngram_size": 1}, {"num_beams": 2}):
+        theirs, ours = run(stock, whole, **mode, **scores), run(model, whole, retention_ratio=1.0, **mode, **scores)
+        assert_same((ours.sequences, ours.scores), (theirs.sequences, theirs.scores))
+        said = run(model, inputs, **mode)[:, inputs["input_ids"].shape[1] :]
+        assert torch.equal(said, run(model, whole, **mode)[:, whole["input_ids"].shape[1] :])
+    labels, all_labels = (
+        each["input_ids"].masked_fill(each["input_ids"] >= vocabulary, -100) for each in (inputs, whole)
+    )
+    assert torch.equal(
+        model(**whole, retention_ratio=1.0, labels=all_labels).loss, stock(**whole, labels=all_labels).loss
+    )
+    torch.testing.assert_close(model(**inputs, labels=labels).loss, model(**whole, labels=all_labels).loss)
+    for each, of in ((stock, whole), (model, inputs)):  # no loss is computed of such a label
+        with pytest.raises(IndexError, match="out of bounds"):
+            each(**of, labels=of["input_ids"])

@@ -263,13 +263,13 @@ def test_the_adapters_that_are_on_belong_to_the_model(family: Family, video: vid
     model, path = family.load(retention_ratio=RETENTION_RATIO), tmp_path / "clip.watched"
     of_both = r".*(language_model|vision_tower).*q_proj"
     config = peft.LoraConfig(target_modules=of_both, r=2, init_lora_weights=False)
-    adapted = peft.get_peft_model(model, config, "a").eval()
-    adapted.add_adapter("b", config)
-    adapted.set_adapter("a")
+    adapted = peft.get_peft_model(model, config, "first").eval()
+    adapted.add_adapter("second", config)
+    adapted.set_adapter("first")
     watched = vidcom2.watch(video, model, processor=family.processor)
     watched.save(path)
     assert load(family, path, model).ask("Who?") == watched.ask("Who?")
-    for switch in (partial(adapted.set_adapter, "b"), adapted.base_model.disable_adapter_layers):
+    for switch in (partial(adapted.set_adapter, "second"), adapted.base_model.disable_adapter_layers):
         switch()
         with pytest.raises(OptionError, match="encoder has changed"):
             watched.ask("Who?")

@@ -172,8 +172,9 @@ def test_embeddings_run_beside_videos_as_their_ids_do(family: Family) -> None:
     torch.testing.assert_close(family.model(**videos).logits, ids, rtol=0, atol=1e-5)
     new = run(family.model, videos)
     assert torch.equal(new, run(family.model, inputs)[:, -new.shape[1] :])
+    text = family.model.get_input_embeddings()(family.inputs(family.prompt("Hello."))["input_ids"])
     ours, theirs = (
-        model.generate(inputs_embeds=embeddings, max_new_tokens=4, do_sample=False)
+        model.generate(inputs_embeds=text, max_new_tokens=4, do_sample=False)
         for model in (family.model, reading_embeddings(family.stock))
     )
     assert torch.equal(ours, theirs)

@@ -146,19 +146,19 @@ def test_a_caches_memory_of_the_prompt_follows_its_rows(asking: Family, change: 
 
 
 @only(lambda family: not family.recurrent)
-def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(asking: Family) -> None:
-    inputs, token = asking.one_video(), torch.tensor([[20]])
-    cache = asking.model(**inputs, use_cache=True).past_key_values
+def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(family: Family) -> None:
+    inputs, token = family.one_video(), torch.tensor([[20]])
+    cache = family.model(**inputs, use_cache=True).past_key_values
     cache.crop(10 - cache.get_seq_length())
     refused = pytest.raises(ValueError, match="cropped to 10 tokens, into a prompt")
     with refused:
-        asking.model(input_ids=token, past_key_values=cache)
+        family.model(input_ids=token, past_key_values=cache)
     with refused:
-        run(asking.model, {"input_ids": torch.cat([inputs["input_ids"], token], dim=1)}, past_key_values=cache)
+        run(family.model, {"input_ids": torch.cat([inputs["input_ids"], token], dim=1)}, past_key_values=cache)
     with using(cache):  # Other tokens in place of the cropped ones do not make it whole.
-        asking.model.get_decoder()(token.expand(-1, 300), past_key_values=cache)
+        family.model.get_decoder()(token.expand(-1, 300), past_key_values=cache)
     with refused:
-        asking.model(input_ids=token, past_key_values=cache)
+        family.model(input_ids=token, past_key_values=cache)
 
 
 @only(lambda family: not family.recurrent)
@@ -253,17 +253,17 @@ def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: st
 
 
 @torch.no_grad()
-def test_padding_stays_masked_when_a_loop_passes_positions(asking: Family) -> None:
-    both, _ = batch_of_two(asking)
-    cache = asking.model(**both, use_cache=True).past_key_values
+def test_padding_stays_masked_when_a_loop_passes_positions(family: Family) -> None:
+    both, _ = batch_of_two(family)
+    cache = family.model(**both, use_cache=True).past_key_values
     known = cache.conversation
     assert (known.order < 0).any()
     tokens = torch.tensor([[20], [30]])
-    expected = asking.model(input_ids=tokens, past_key_values=copy.deepcopy(cache)).logits
+    expected = family.model(input_ids=tokens, past_key_values=copy.deepcopy(cache)).logits
     position_ids = (known.order >= 0).sum(dim=1, keepdim=True)
-    if asking.case.mrope:
+    if family.case.mrope:
         position_ids = torch.stack([position_ids, *[position_ids + known.offset] * 3])
-    logits = asking.model(input_ids=tokens, past_key_values=cache, position_ids=position_ids).logits
+    logits = family.model(input_ids=tokens, past_key_values=cache, position_ids=position_ids).logits
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
 
 

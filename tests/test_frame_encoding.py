@@ -15,7 +15,7 @@ from transformers import BatchFeature
 
 from vidcom2 import CompressionSettings
 from vidcom2.modeling.encoding.video_features import VidCom2VideoFeatures, VideoFrames, plan_frames
-from vidcom2.modeling.families.joined_features import FramesAndImages
+from vidcom2.modeling.families.frame_images import FramesAndImages
 
 CLOSE = {"rtol": 0, "atol": 1e-6}
 

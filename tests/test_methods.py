@@ -210,8 +210,8 @@ def test_the_row_of_a_method_of_this_project_is_true() -> None:
 
 
 def test_the_name_of_a_method_of_this_project_stands_only_in_its_row_and_its_file() -> None:
-    """Exceptions are vLLM's own flag, which has a value "evs", the settings that are recommended, and the memory of a
-    live video that is named like the method."""
+    """Exceptions are vLLM's own flag, which has a value "evs", the settings that are recommended, the memory of a live
+    video that is named like the method, and the colours of plots."""
     root = Path(__file__).parents[1]
     files = [path for top in ("configuration", "modeling", "hub_upload", "src") for path in (root / top).rglob("*.py")]
     named: dict[str, set[str]] = {name: set() for name in ("dycoke", "evs", "vcast", "coverage")}
@@ -220,7 +220,7 @@ def test_the_name_of_a_method_of_this_project_stands_only_in_its_row_and_its_fil
         for name in named.keys() & {node.value for node in nodes if isinstance(node, ast.Constant)}:
             named[name].add(path.name)
     for name, where in named.items():
-        assert where - {"presets.py", "live_video.py", "stream_memory.py"} == {
+        assert where - {"presets.py", "live_video.py", "stream_memory.py", "plot_styles.py"} == {
             f"method_{name}.py",
         }
 

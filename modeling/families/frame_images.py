@@ -13,16 +13,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.compression_settings import NUM_KEPT, CompressionSettings
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, VideoFrames
 from ..hosting.in_transformers import CACHE, ParentModel, cached_length, check_frame_size, without, without_token_types
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import IMAGE, VIDEO, Encode, VidCom2ModelMixin, video_id_of
-from .joined_features import FramesAndImages, joined
+from .joined_features import joined
 
 VIDEO_ARGUMENTS = ("pixel_values_videos", "num_frames")
 TEXT_BEFORE_A_FRAME = 32  # more tokens than a stock processor writes there
+
+
+class FramesAndImages(BaseModelOutputWithPooling):
+    """Features of images, and of frames that keep all their tokens."""
 
 
 class VideosAsImages(ParentModel):

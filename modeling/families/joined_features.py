@@ -6,11 +6,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers.modeling_outputs import BaseModelOutputWithPooling
-
-
-class FramesAndImages(BaseModelOutputWithPooling):
-    """Features of images and of videos in one output."""
 
 
 def joined(is_video: Tensor, images: Sequence[Tensor], videos: Sequence[Tensor]) -> Tensor:

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Molmo2ForConditionalGeneration, Molmo2Model
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.configuration_vidcom2_molmo2 import VidCom2Molmo2Config
 from ..encoding.video_features import VideoFrames
 from ..hosting.in_transformers import CACHE, cached_length, check_patches
 from ..prompt.prompt_compression import TEXT, VIDEO
-from .joined_features import FramesAndImages, joined
+from .joined_features import joined
 from .typed_attention import TypedAttentionGenerationMixin, TypedAttentionModelMixin
 
 
@@ -97,10 +98,6 @@ class VidCom2Molmo2Model(TypedAttentionModelMixin, Molmo2Model):
         tokens = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
         return self.with_joined_features(super()._with_features_for_parent(inputs), tokens)
 
-    def has_videos(self, inputs: dict[str, Any]) -> bool:
-        encoded = inputs.get("mm_encoder_outputs") or {}
-        return super().has_videos(inputs) or isinstance(encoded.get("image"), FramesAndImages)
-
     def with_joined_features(self, inputs: dict[str, Any], tokens: Tensor) -> dict[str, Any]:
         """Return a call's arguments with the features of images and videos in one output, in the order of the prompt.
 
@@ -115,7 +112,7 @@ class VidCom2Molmo2Model(TypedAttentionModelMixin, Molmo2Model):
         of_kinds = (list(encoded[kind].pooler_output) for kind in ("image", "video"))
         features: Any = joined((kinds == VIDEO)[is_media], *of_kinds)
         features = features.split([count for count in is_media.sum(dim=1).tolist() if count])  # an entry per prompt
-        return inputs | {"mm_encoder_outputs": {"image": FramesAndImages(pooler_output=features)}}
+        return inputs | {"mm_encoder_outputs": {"image": BaseModelOutputWithPooling(pooler_output=features)}}
 
 
 def pooling_of(of_frame: Tensor, num_frames: int, num_patches: int, first: int) -> Tensor:

@@ -176,11 +176,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         return inputs
 
-    def has_videos(self, inputs: dict[str, Any]) -> bool:
-        """Return whether a call's arguments hold videos or their features."""
-        encoded = inputs.get("mm_encoder_outputs") or {}
-        return inputs.get("pixel_values_videos") is not None or encoded.get("video") is not None
-
     def with_token_types(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of `forward` with the types that attention reads, where tokens of an image or a frame
         attend to each other."""
@@ -278,14 +273,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             past, inputs[name] = inputs[name].tensor_split([before.caller_length], dim=1)
         inputs = self.with_videos(inputs, settings)
         tokens, given = inputs[name], inputs.get("attention_mask")
-        is_step = tokens.shape[1] == 1 or (before.length and inputs.get("position_ids") is not None)
-        if has_whole_conversation or not is_step:
-            self._check_videos_given(tokens, inputs)
         features = self._chosen(inputs, settings, overrides, encode)
         kinds = self.kinds(tokens, inputs) if has_media(inputs) else None
         if features is None:
             inputs = self._with_all_features(inputs, kinds, overrides, encode)
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
+                if has_whole_conversation:
+                    self._check_videos_given(tokens, inputs)
                 if given is None and before.order is not None:
                     inputs["attention_mask"] = torch.cat(before.masks(None, tokens), dim=1)
                 elif is_2d(given) and tokens.shape[1] > 1:  # Of a single step, the device is not asked.
@@ -297,6 +291,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         spreads = not self.uses_mrope and settings.compression_positions == "original"
         spreads = spreads and (settings.may_drop or features is not None)
         self._check_known(before, past, settings, spreads)
+        if tokens.shape[1] > 1:  # A single one is a step, of which the device is not asked.
+            self._check_videos_given(tokens, inputs)
         if has_media(inputs) or spreads:
             before = replace(before, is_known=True)
         if features is None and not self.uses_mrope and before.order is None and before.offset is None:
@@ -337,13 +333,17 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # --- Which tokens stay
 
     def _check_videos_given(self, tokens: Tensor, inputs: dict[str, Any]) -> None:
-        """Check that new placeholders of videos come with a video. The parents would read them as text. An engine
-        passes embeddings of which the features are a part already.
+        """Check that new placeholders of videos come with a video. The parents would read them as text. Embeddings
+        beside ids, and those that an engine passes, hold the features already.
 
         Raises:
             ValueError: if no video is given for them.
         """
-        if self.has_videos(inputs) or engine_of(self.config) is not None:
+        encoded = (inputs.get("mm_encoder_outputs") or {}).get("video")
+        has_both = inputs.get("input_ids") is not None and inputs.get("inputs_embeds") is not None
+        if inputs.get("pixel_values_videos") is not None or encoded is not None or has_both:
+            return
+        if engine_of(self.config) is not None:
             return
         # Token types may be those of an earlier turn, so they count only at placeholders.
         is_video = (self.kinds(tokens, inputs) == VIDEO) & (self.kinds(tokens) > TEXT)

@@ -193,18 +193,6 @@ def test_weights_are_renamed_as_often_as_in_the_stock_class(family: Family) -> N
     assert renames(family.model) == renames(family.untouched_stock())
 
 
-@only(lambda family: family.native)
-def test_an_inner_model_loads_by_itself_or_is_refused(family: Family, tmp_path: Path) -> None:
-    folder, inner_class = legacy_checkpoint(family, tmp_path), family.case.model_class.inner_class
-    try:
-        inner, info = inner_class.from_pretrained(folder, output_loading_info=True)
-    except ValueError as error:
-        assert "only together with those of the head" in str(error)
-        return
-    assert not info["missing_keys"] and not info["mismatched_keys"], info
-    assert_same_weights(inner, family.stock.model)
-
-
 def test_a_saved_model_loads_with_its_settings_and_in_the_stock_class(family: Family, tmp_path: Path) -> None:
     settings = {"retention_ratio": 0.4, "compression_rounding": "ceil", "compression_window": 4}
     model = family.load(**settings)

@@ -139,22 +139,6 @@ def _stock_class(model_class: type) -> Any:
     return next((base for base in model_class.__mro__ if base.__module__.startswith("transformers.models.")), None)
 
 
-def check_loads_alone(inner_class: Any) -> None:
-    """Check that the weights of an inner model are renamed where it is loaded without its head.
-
-    Raises:
-        ValueError: if they are not, and would stay random.
-    """
-    stock = _stock_class(inner_class)
-    if stock is None or get_checkpoint_conversion_mapping(inner_class.__name__) is not None:
-        return
-    if get_checkpoint_conversion_mapping(stock.config_class.model_type) is not None:
-        raise ValueError(
-            f"{inner_class.__name__} cannot be loaded by itself, since Transformers renames the weights of its "
-            "checkpoints only together with those of the head. Load the class with the head, and take its `model`."
-        )
-
-
 def to_own_names(model: Any, state_dict: dict[str, Any], prefix: str) -> None:
     """Rename the weights of a checkpoint, which stand under a prefix, to those of the model, in place. Experts that the
     checkpoint holds one by one stay as they are."""

@@ -19,7 +19,6 @@ from ...configuration.compression_settings import NUM_KEPT, CompressionSettings,
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 from ..hosting.in_transformers import (
     CACHE,
-    check_loads_alone,
     check_tensors,
     engine_of,
     is_2d,
@@ -120,16 +119,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "which families it serves."
             )
         super().__init__(with_settings(config, self.config_class, {}), *args, **kwargs)
-
-    @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load it without its head.
-
-        Raises:
-            ValueError: in families where this would leave weights random.
-        """
-        check_loads_alone(cls)
-        return super().from_pretrained(*args, **kwargs)
 
     # -----------------------------------------------------------------------------------------------------------------
     # What a family decides

@@ -120,7 +120,7 @@ def register_like(model_class: Any) -> None:
     model's weights, too: registered for its class as well, they would be applied twice. They are not registered by
     `model_type`, since they would then be applied to other projects' classes of this type.
     """
-    stock = _stock_class(model_class)
+    stock = next((base for base in model_class.__mro__ if base.__module__.startswith("transformers.models.")), None)
     if stock is None or model_class.config_class.model_type != stock.config_class.model_type:
         return  # The model has a type of its own, and its checkpoints have today's key names.
     mapping = get_checkpoint_conversion_mapping(stock.__name__)  # The class name is first, as in Transformers.
@@ -133,10 +133,6 @@ def register_like(model_class: Any) -> None:
         for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):
             if model_class.config_class not in auto_class._model_mapping:  # Ours stays before a user's subclass.
                 auto_class.register(model_class.config_class, model_class)
-
-
-def _stock_class(model_class: type) -> Any:
-    return next((base for base in model_class.__mro__ if base.__module__.startswith("transformers.models.")), None)
 
 
 def to_own_names(model: Any, state_dict: dict[str, Any], prefix: str) -> None:

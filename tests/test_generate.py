@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video, typed, video_places
+from models import RETENTION_RATIO, make_image, make_video, placeholder_id, typed, video_places
 from oracle import oracle_compress
 from reference import (
     compressed_embeddings,
@@ -387,6 +387,55 @@ def test_processors_that_generate_makes_see_the_prompt_that_runs(family: Family,
             settings |= {"min_length": length + 3, "max_length": length + NEW}
         outputs.append(run(family.model, inputs, **settings)[:, inputs["input_ids"].shape[1] :])
     assert torch.equal(*outputs)
+
+
+class Recorder(LogitsProcessor):
+    """Collects the prompts and answers that logits processors see."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.seen.append(input_ids)
+        return scores
+
+
+def test_at_ratio_1_processors_that_read_ids_score_as_the_parents_do(family: Family) -> None:
+    inputs = family.one_video()
+    of_scores = {"return_dict_in_generate": True, "output_scores": True}
+    for name in ("repetition_penalty", "no_repeat_ngram_size", "encoder_repetition_penalty", "sequence_bias"):
+        settings = LOOKING_BACK[name] | of_scores
+        ours, theirs = (run(model, inputs, **settings) for model in (family.uncompressing, family.stock))
+        assert_same(ours.sequences, theirs.sequences)
+        assert_same(ours.scores, theirs.scores)
+    video = placeholder_id(family.stock.config)
+    ours, theirs = (
+        run(model, inputs, bad_words_ids=[[video]], **of_scores) for model in (family.uncompressing, family.stock)
+    )
+    assert_same(ours.scores, theirs.scores)
+
+
+def test_processors_and_criteria_see_no_ids_but_those_of_the_callers_prompt(asking: Family) -> None:
+    inputs, of_processor, of_criteria = asking.one_video(), Recorder(), []
+
+    class Criteria(StoppingCriteria):
+        def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+            of_criteria.append(input_ids)
+            return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    for mode in ({}, {"num_beams": 2}, {"prefill_chunk_size": 16} if CHUNKS_FEATURES else {}):
+        run(
+            asking.model,
+            inputs,
+            logits_processor=LogitsProcessorList([of_processor]),
+            stopping_criteria=StoppingCriteriaList([Criteria()]),
+            **mode,
+        )
+    prompts = [ids[0, : of_processor.seen[0].shape[1]] for ids in of_processor.seen + of_criteria]
+    for ids in prompts:
+        assert set(ids.tolist()) == set(inputs["input_ids"][0].tolist())
+        if asking.is_short:  # The model moves placeholders to the budgets of their frames.
+            assert torch.equal(ids.sort().values, inputs["input_ids"][0].sort().values)
 
 
 def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:

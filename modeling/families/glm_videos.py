@@ -18,6 +18,9 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
 
     frames_stand_apart = True
 
+    def stock_ids(self, input_ids: Tensor) -> Tensor:
+        return input_ids.masked_fill(input_ids == self.config.video_token_id, self.config.image_token_id)
+
     def get_placeholder_mask(
         self,
         input_ids: Tensor | None,

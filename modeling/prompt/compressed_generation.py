@@ -195,6 +195,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         arguments = self._of_whole_conversation(call, name, tokens, before)
         if arguments.get("attention_mask") is mask:
             arguments["attention_mask"] = given  # where nothing changed, the parent infers it as ever
+        if name == "input_ids":
+            arguments[name] = self.model.stock_ids(arguments[name])
         self._count_for_caller(arguments, tokens.shape[1], dropped=tokens.shape[1] - arguments[name].shape[1])
         result = super().generate(**arguments)
         repeats = max(self._setting(kwargs, "num_beams") or 1, self._setting(kwargs, "num_return_sequences") or 1)
@@ -257,17 +259,27 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         self, expand_size: int = 1, *args: Any, input_ids: Tensor | None = None, **model_kwargs: Any
     ) -> tuple[Any, dict[str, Any]]:
         """Repeat prompts and features for beams. The features are those of the new tokens, but the parent looks for
-        them among the placeholders of the whole conversation, and GLM's for ids that its prompts do not have."""
+        them among the placeholders of the whole conversation, and takes GLM's for those of images."""
         encoded = model_kwargs.pop("mm_encoder_outputs", None)
         if encoded and expand_size > 1:
             length = cached_length(model_kwargs.get(CACHE))
             given = (input_ids, model_kwargs.get("inputs_embeds"))
             ids, embeds = (each if each is None else each[:, length:] for each in given)
+            ids = None if ids is None else self._distinct(ids)
             encoded = cast(Any, GenerationMixin)._expand_multimodal_outputs(self, ids, encoded, expand_size, embeds)
         expanded, model_kwargs = super()._expand_inputs_for_generation(
             expand_size, *args, input_ids=input_ids, **model_kwargs
         )
         return expanded, model_kwargs if encoded is None else model_kwargs | {"mm_encoder_outputs": encoded}
+
+    def _prefill(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Run the parent's prefill, which splits features into chunks by the ids of their placeholders."""
+        return super()._prefill(self._distinct(input_ids), *args, **kwargs)
+
+    def _distinct(self, input_ids: Tensor) -> Tensor:
+        if input_ids.shape[1] == 0:  # The prompt is embeddings.
+            return input_ids
+        return self.model.distinct_ids(input_ids, self.model.kinds(input_ids))
 
     def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
         """Return the parent's candidate generator. Beside videos, an assistant model drafts from the prompt as text,

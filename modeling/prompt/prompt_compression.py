@@ -458,6 +458,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         by `config.image_token_id` and `config.video_token_id` when it repeats features, or splits them into chunks."""
         return input_ids.masked_fill(kinds == VIDEO, video_id_of(self.config))
 
+    def stock_ids(self, input_ids: Tensor) -> Tensor:
+        """Return the ids of the stock class's prompts, from those that `distinct_ids` returned. Logits processors,
+        stopping criteria and custom loops of `generate` see these."""
+        return input_ids
+
     def ids_of(self, tokens: Tensor) -> Tensor:
         """Return ids (B, n); those of embeddings (B, n, dim) only tell images and videos from text."""
         if tokens.ndim == 2:

@@ -2,6 +2,7 @@ import copy
 import importlib
 import inspect
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,17 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may depend on the n
 import pytest
 import torch
 from filelock import FileLock
-from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_image, make_video, save_tiny, video_places
+from models import (
+    EACH_MODEL,
+    MODELS,
+    RETENTION_RATIO,
+    ModelCase,
+    chat_prompt,
+    make_image,
+    make_video,
+    save_tiny,
+    video_places,
+)
 from transformers import AutoProcessor, BatchFeature, PreTrainedModel, ProcessorMixin
 from videos_as_images import by_prompt, joined_pixels, split_pixels
 
@@ -104,8 +115,33 @@ def _share_out(items: list[pytest.Item]) -> None:
                 cases[row.name].add_marker("slow")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--changed", type=Path, help="a file with the paths that changed: of the tests marked `product`,")
+    parser.addoption("--fifth", type=int, help="run those of the families that they are of, and this fifth of others")
+
+
+def _changed_families(changed: Path) -> set[str]:
+    """Return the families one of whose own files is among the paths in a file."""
+    names = {Path(line).stem for line in changed.read_text("utf-8").splitlines()}
+    found = set()
+    for case in (each for each in MODELS if each.loads_here):
+        model_class, processor_class = case.model_class, case.family.processor_class
+        classes = (case.config_class, model_class, model_class.inner_class, processor_class)
+        modules = {base.__module__ for each in classes for base in each.__mro__} | {case.build.__module__}
+        own = {each.rpartition(".")[2] for each in modules if re.search(r"\.(families|configuration|tiny)\.", each)}
+        if names & (own - {"compression_settings", "family_config", "saved_with_code", "common", "tokens"}):
+            found.add(case.name)
+    return found
+
+
+def _is_left_out(item: pytest.Item, changed: set[str], fifth: int) -> bool:
+    """Say whether a test marked `product` is one of the four fifths that this run leaves to others."""
+    row = _row(item)
+    return (row is None or row.name not in changed) and crc32(item.nodeid.encode()) % 5 != fifth
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` is read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if _exists(item)]
     tests = defaultdict(list)
     for item in items:
@@ -116,6 +152,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("product"):
             item.add_marker("slow")
+    if config.option.changed is not None:
+        changed, fifth = _changed_families(config.option.changed), config.option.fifth
+        items[:] = [
+            item for item in items if not (item.get_closest_marker("product") and _is_left_out(item, changed, fifth))
+        ]
 
 
 # -- families ---------------------------------------------------------------------------------------------------------

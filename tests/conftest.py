@@ -208,6 +208,21 @@ class Family:
         known = {name: value for name, value in settings.items() if hasattr(self.processor.video_processor, name)}
         return {"videos_kwargs": known} if known else {}
 
+    def stock_inputs(self, text: str, video: Video) -> dict[str, Any]:
+        """Return what the stock processor writes about a video that is read already, as this project's models take it,
+        and with all tokens of whole frames."""
+        takes_fps = "video_second_per_grid" in self.case.video_inputs
+        inputs = self.processor(
+            text=[text],
+            videos=[[video.frames]],
+            video_metadata=[video.metadata],
+            do_sample_frames=False,
+            return_tensors="pt",
+            **({"fps": len(video.frames) / video.duration} if takes_fps else {}),
+            **self.of_whole_frames,
+        )
+        return as_taken(self.model, inputs)
+
     def short_inputs(self, question: Any, video: Video, **settings: Any) -> dict[str, Any]:
         """Return what this project's processor writes about a video that is read already, without its pixels."""
         processor: Any = self.writing_short.processor

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family, as_taken, only
+from conftest import Family, only
 from make_clips import write_clip
 from models import video_places
 from transformers import GenerationConfig, PreTrainedModel
@@ -47,17 +47,9 @@ def video(clip: Path) -> Video:
 
 def by_hand(model: PreTrainedModel, family: Family, video: Video, **arguments: Any) -> tuple[str, int, int]:
     """Return the answer's text, its number of tokens, and the prompt's number of tokens in the KV cache."""
-    inputs = family.processor(
-        text=[family.prompt(QUESTION, videos=1)],
-        videos=[[video.frames]],
-        video_metadata=[video.metadata],
-        do_sample_frames=False,
-        return_tensors="pt",
-        **({"fps": len(video.frames) / video.duration} if "video_second_per_grid" in family.case.video_inputs else {}),
-        **family.of_whole_frames,
-    )
+    inputs = family.stock_inputs(family.prompt(QUESTION, videos=1), video)
     arguments = {"max_new_tokens": 6, "do_sample": False, **arguments}
-    out = model.generate(**as_taken(model, inputs), **arguments, return_dict_in_generate=True)
+    out = model.generate(**inputs, **arguments, return_dict_in_generate=True)
     new = out.sequences[0, inputs["input_ids"].shape[1] :]
     # The last token is never fed back, so it is not in the cache.
     in_cache = out.past_key_values.get_seq_length() - (len(new) - 1)

@@ -149,8 +149,7 @@ def test_further_questions_continue_the_conversation_of_each_side(family: Family
             {"role": "user", "content": [{"type": "text", "text": "And then?"}]},
         ]
         text = family.processor.apply_chat_template(chat, add_generation_prompt=True)
-        videos = {"videos": [video.frames], "video_metadata": [video.metadata], "do_sample_frames": False}
-        inputs = family.processor(text=[text], return_tensors="pt", **videos, **family.of_whole_frames)
+        inputs = family.stock_inputs(text, video)
         out = family.model.generate(**inputs, max_new_tokens=NEW, do_sample=False, retention_ratio=ratio)
         new = out[0, inputs["input_ids"].shape[1] :]
         assert second.replies[side].text == family.processor.decode(new, skip_special_tokens=True)

@@ -209,13 +209,7 @@ def test_a_chat_is_asked_as_the_processors_template_writes_it(family: Family, vi
         {"role": "assistant", "content": [{"type": "text", "text": "A ball rolls."}]},
         {"role": "user", "content": [{"type": "text", "text": "Where to?"}]},
     ]
-    inputs = family.processor(
-        text=[family.processor.apply_chat_template(chat, add_generation_prompt=True)],
-        videos=[[video.frames]],
-        video_metadata=[video.metadata],
-        do_sample_frames=False,
-        return_tensors="pt",
-    )
+    inputs = family.stock_inputs(family.processor.apply_chat_template(chat, add_generation_prompt=True), video)
     out = family.model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
     answer = ask(video, family, chat)
     assert answer == family.processor.decode(out, skip_special_tokens=True) and answer.new_tokens == len(out)

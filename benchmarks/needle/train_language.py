@@ -116,6 +116,22 @@ class Student:
         return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 
 
+def beginning(
+    architecture: Architecture,
+    model: PreTrainedModel,
+    processor: Any,
+    path: Path,
+    steps: int,
+    learning_rate: float,
+    warmup: int,
+) -> tuple[Student, Training]:
+    """Return how each training of the language model begins: the model as one that learns to answer, and its training,
+    which continues from the checkpoint at `path` if there is one."""
+    learning = architecture.language(model).requires_grad_(True)
+    training = Training(learning, path, steps, learning_rate, warmup)
+    return Student.of(architecture, model, processor), training
+
+
 def train_language(
     architecture: Architecture,
     model: PreTrainedModel,
@@ -124,10 +140,8 @@ def train_language(
     stages: tuple[Stage, ...] = STAGES,
 ) -> None:
     """Train the model in place, continuing from the checkpoint in `folder` if there is one."""
-    student = Student.of(architecture, model, processor)
-    learning = architecture.language(model).requires_grad_(True)
-    steps = sum(stage.steps for stage in stages)
-    training = Training(learning, folder / "language.pt", steps, LEARNING_RATE, warmup=100)
+    steps, path = sum(stage.steps for stage in stages), folder / "language.pt"
+    student, training = beginning(architecture, model, processor, path, steps, LEARNING_RATE, warmup=100)
     sets: dict[tuple[int, str], list[Encoded]] = {}
 
     def encoded(num_frames: int, number: int, split: str = "train") -> list[Encoded]:

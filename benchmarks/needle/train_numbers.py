@@ -14,9 +14,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from .architectures import Architecture
-from .checkpointing import Training
 from .encoded import encoded_videos, one_by_one
-from .train_language import MOST_TURNS, RATES, STAGES, TEST_EVERY, TEST_VIDEOS, Student, a_batch, answer_accuracy
+from .train_language import MOST_TURNS, RATES, STAGES, TEST_EVERY, TEST_VIDEOS, a_batch, answer_accuracy, beginning
 from .videos import Question
 
 NUMBER_STEPS = 2000
@@ -30,9 +29,8 @@ def train_numbers(
     architecture: Architecture, model: PreTrainedModel, processor: Any, folder: Path, steps: int = NUMBER_STEPS
 ) -> None:
     """Train the model in place, continuing from the checkpoint in `folder` if there is one."""
-    student = Student.of(architecture, model, processor)
-    learning = architecture.language(model).requires_grad_(True)
-    training = Training(learning, folder / "numbers.pt", steps, LEARNING_RATE, warmup=50)
+    path = folder / "numbers.pt"
+    student, training = beginning(architecture, model, processor, path, steps, LEARNING_RATE, warmup=50)
     if training.done >= steps:
         return
 

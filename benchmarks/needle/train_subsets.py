@@ -13,9 +13,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from .architectures import Architecture
-from .checkpointing import Training
 from .encoded import encoded_videos, one_by_one
-from .train_language import MOST_TURNS, RATES, TEST_VIDEOS, Student, a_batch, answer_accuracy, random_tokens
+from .train_language import MOST_TURNS, RATES, TEST_VIDEOS, a_batch, answer_accuracy, beginning, random_tokens
 from .train_numbers import TEST_FRAMES
 
 SUBSET_STEPS = 2000
@@ -29,9 +28,8 @@ def train_subsets(
     architecture: Architecture, model: PreTrainedModel, processor: Any, folder: Path, steps: int = SUBSET_STEPS
 ) -> None:
     """Train the model in place, continuing from the checkpoint in `folder` if there is one."""
-    student = Student.of(architecture, model, processor)
-    learning = architecture.language(model).requires_grad_(True)
-    training = Training(learning, folder / "subsets.pt", steps, LEARNING_RATE, warmup=50)
+    path = folder / "subsets.pt"
+    student, training = beginning(architecture, model, processor, path, steps, LEARNING_RATE, warmup=50)
     if training.done >= steps:
         return
 

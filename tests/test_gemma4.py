@@ -49,6 +49,7 @@ class Pair:
 
     def __init__(self, text: dict[str, Any] | None, **kwargs: Any):
         """`text`: other fields of the language model's config; None for Gemma 4 Unified."""
+        self.text = text
         arguments: dict[str, Any] = {"patch_size": 4, "sliding_window": WINDOW, "text": text} | kwargs
         build = tiny_gemma4 if text is not None else tiny_gemma4_unified
         self.stock: PreTrainedModel = build(**arguments)[0]
@@ -162,6 +163,16 @@ def test_the_tokens_of_a_frame_attend_to_each_other_only_where_types_are_passed(
     assert not torch.allclose(without, logits, atol=1e-3)
     with pytest.raises(ValueError, match=r"`mm_token_type_ids` is \(1, 9\), but there are \d+ new tokens"):
         pair.model(**inputs | {"mm_token_type_ids": inputs["mm_token_type_ids"][:, :9]})
+
+
+def test_a_static_cache_changes_the_stock_logits_of_gemma_4_unified_alone(pair: Pair) -> None:
+    """docs/limits.md says so. Ours, which is the stock class on the short prompt, differs alike."""
+    inputs, of_logits = pair.inputs(images=1), {"return_dict_in_generate": True, "output_logits": True}
+    for model in (pair.stock, pair.model):
+        static, dynamic = (
+            run(model, inputs, cache_implementation=kind, **of_logits).logits[0] for kind in ("static", None)
+        )
+        assert torch.allclose(static, dynamic, rtol=0, atol=1e-5) == (pair.text is not UNIFIED)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])

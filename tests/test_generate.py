@@ -508,6 +508,15 @@ def test_a_static_cache_has_room_for_the_compressed_prompt_and_no_more(family: F
     assert out.past_key_values.get_max_length() == short_length(inputs) + NEW - 1
 
 
+def test_a_static_cache_gives_the_logits_of_a_dynamic_one(family: Family) -> None:
+    """Where the stock class's differ, no default may choose a static cache. tests/test_gemma4.py has the known case."""
+    for model, inputs in ((family.stock, family.for_stock(family.one_video())), (family.model, family.one_video())):
+        vars(model).pop("_previous_max_cache_length", None)
+        of_logits = {"return_dict_in_generate": True, "output_logits": True}
+        static, dynamic = (run(model, inputs, cache_implementation=kind, **of_logits) for kind in ("static", None))
+        torch.testing.assert_close(static.logits, dynamic.logits, rtol=0, atol=1e-5)
+
+
 @only(lambda family: family.tokens_per_frame < 20)  # so that the cache has room for the whole prompt
 def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_reused(family: Family) -> None:
     inputs = family.one_video()

@@ -182,6 +182,16 @@ def test_a_stock_checkpoint_in_the_hub_layout_loads_without_missing_or_unexpecte
 
 
 @only(lambda family: family.native)
+def test_an_inner_model_loads_by_itself_as_its_stock_class_does(family: Family, tmp_path: Path) -> None:
+    folder, inner_class = legacy_checkpoint(family, tmp_path), family.case.model_class.inner_class
+    stock, expected = type(family.untouched_stock().model).from_pretrained(folder, output_loading_info=True)
+    for _ in range(2):  # The renames of the first time are taken back.
+        model, info = inner_class.from_pretrained(folder, output_loading_info=True)
+        assert info == expected
+        assert_same_weights(model, stock)
+
+
+@only(lambda family: family.native)
 def test_weights_are_renamed_as_often_as_in_the_stock_class(family: Family) -> None:
     def renames(model: Any) -> list[tuple]:
         found = get_model_conversion_mapping(model)

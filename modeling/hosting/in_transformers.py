@@ -4,7 +4,8 @@ what it infers from positions and masks. Transformers itself is not patched."""
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
@@ -121,9 +122,9 @@ def register_like(model_class: Any) -> None:
     model's weights, too: registered for its class as well, they would be applied twice. They are not registered by
     `model_type`, since they would then be applied to other projects' classes of this type.
     """
-    stock = next((base for base in model_class.__mro__ if base.__module__.startswith("transformers.models.")), None)
-    if stock is None or model_class.config_class.model_type != stock.config_class.model_type:
-        return  # The model has a type of its own, and its checkpoints have today's key names.
+    stock = _stock_class(model_class)
+    if stock is None:
+        return
     mapping = get_checkpoint_conversion_mapping(stock.__name__)  # The class name is first, as in Transformers.
     if mapping is None and model_class.can_generate():
         mapping = get_checkpoint_conversion_mapping(stock.config_class.model_type)
@@ -134,6 +135,29 @@ def register_like(model_class: Any) -> None:
         for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):
             if model_class.config_class not in auto_class._model_mapping:  # Ours stays before a user's subclass.
                 auto_class.register(model_class.config_class, model_class)
+
+
+def _stock_class(model_class: Any) -> Any:
+    """Return the class of Transformers that a model class extends; None if the model has a type of its own, and so
+    checkpoints with today's key names."""
+    stock = next((base for base in model_class.__mro__ if base.__module__.startswith("transformers.models.")), None)
+    is_like_it = stock is not None and model_class.config_class.model_type == stock.config_class.model_type
+    return stock if is_like_it else None
+
+
+@contextmanager
+def renamed_by_type(inner_class: Any) -> Iterator[None]:
+    """Let an inner model that is loaded by itself take the renames of its `model_type`, as its stock class does."""
+    stock, name = _stock_class(inner_class), inner_class.__name__
+    mapping = None if stock is None else get_checkpoint_conversion_mapping(stock.config_class.model_type)
+    if mapping is None or get_checkpoint_conversion_mapping(name):
+        yield
+        return
+    register_checkpoint_conversion_mapping(name, mapping, overwrite=True)
+    try:
+        yield
+    finally:
+        register_checkpoint_conversion_mapping(name, [], overwrite=True)  # They cannot be taken back.
 
 
 def to_own_names(model: Any, state_dict: dict[str, Any], prefix: str) -> None:

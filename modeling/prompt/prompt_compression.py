@@ -24,6 +24,7 @@ from ..hosting.in_transformers import (
     is_2d,
     pop_settings,
     register_like,
+    renamed_by_type,
     take_parents_signatures,
     with_prompt_extent,
     without,
@@ -119,6 +120,12 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "which families it serves."
             )
         super().__init__(with_settings(config, self.config_class, {}), *args, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load the model without its head, as the parent does."""
+        with renamed_by_type(cls):
+            return super().from_pretrained(*args, **kwargs)
 
     # -----------------------------------------------------------------------------------------------------------------
     # What a family decides

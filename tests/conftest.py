@@ -116,8 +116,13 @@ def _share_out(items: list[pytest.Item]) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--changed", type=Path, help="a file with the paths that changed: of the tests marked `product`,")
-    parser.addoption("--fifth", type=int, help="run those of the families that they are of, and this fifth of others")
+    parser.addoption("--part", type=_part, help="such as 2/5: run the second fifth of the tests, chosen at random once")
+    parser.addoption("--changed", type=Path, help="and all of the families whose files this file names, a path a line")
+
+
+def _part(given: str) -> tuple[int, int]:
+    number, _, parts = given.partition("/")
+    return int(number) - 1, int(parts)
 
 
 def _changed_families(changed: Path) -> set[str]:
@@ -134,12 +139,6 @@ def _changed_families(changed: Path) -> set[str]:
     return found
 
 
-def _is_left_out(item: pytest.Item, changed: set[str], fifth: int) -> bool:
-    """Say whether a test marked `product` is one of the four fifths that this run leaves to others."""
-    row = _row(item)
-    return (row is None or row.name not in changed) and crc32(item.nodeid.encode()) % 5 != fifth
-
-
 @pytest.hookimpl(tryfirst=True)  # before `-m` is read
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if _exists(item)]
@@ -152,10 +151,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("product"):
             item.add_marker("slow")
-    if config.option.changed is not None:
-        changed, fifth = _changed_families(config.option.changed), config.option.fifth
+    if config.option.part is not None:
+        number, parts = config.option.part
+        changed = _changed_families(config.option.changed) if config.option.changed else set()
         items[:] = [
-            item for item in items if not (item.get_closest_marker("product") and _is_left_out(item, changed, fifth))
+            item
+            for item in items
+            if crc32(item.nodeid.encode()) % parts == number or ((row := _row(item)) and row.name in changed)
         ]
 
 

@@ -165,6 +165,7 @@ def test_the_tokens_of_a_frame_attend_to_each_other_only_where_types_are_passed(
         pair.model(**inputs | {"mm_token_type_ids": inputs["mm_token_type_ids"][:, :9]})
 
 
+@pytest.mark.skipif(not CHUNKS_FEATURES, reason="Transformers 5.19 changes those of the 26B and 31B models, too")
 def test_a_static_cache_changes_the_stock_logits_of_gemma_4_unified_alone(pair: Pair) -> None:
     """docs/limits.md says so. Ours, which is the stock class on the short prompt, differs alike."""
     inputs, of_logits = pair.inputs(images=1), {"return_dict_in_generate": True, "output_logits": True}

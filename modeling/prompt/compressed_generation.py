@@ -263,23 +263,23 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         encoded = model_kwargs.pop("mm_encoder_outputs", None)
         if encoded and expand_size > 1:
             length = cached_length(model_kwargs.get(CACHE))
-            given = (input_ids, model_kwargs.get("inputs_embeds"))
+            given = (self._distinct(input_ids), model_kwargs.get("inputs_embeds"))
             ids, embeds = (each if each is None else each[:, length:] for each in given)
-            ids = None if ids is None else self._distinct(ids)
             encoded = cast(Any, GenerationMixin)._expand_multimodal_outputs(self, ids, encoded, expand_size, embeds)
         expanded, model_kwargs = super()._expand_inputs_for_generation(
             expand_size, *args, input_ids=input_ids, **model_kwargs
         )
         return expanded, model_kwargs if encoded is None else model_kwargs | {"mm_encoder_outputs": encoded}
 
-    def _prefill(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _prefill(self, input_ids: Tensor, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the parent's prefill, which splits features into chunks by the ids of their placeholders."""
-        return super()._prefill(self._distinct(input_ids), *args, **kwargs)
+        ids = input_ids if generation_config.prefill_chunk_size is None else self._distinct(input_ids)
+        return super()._prefill(ids, generation_config, *args, **kwargs)
 
-    def _distinct(self, input_ids: Tensor) -> Tensor:
-        if input_ids.shape[1] == 0:  # The prompt is embeddings.
-            return input_ids
-        return self.model.distinct_ids(input_ids, self.model.kinds(input_ids))
+    def _distinct(self, ids: Tensor | None) -> Tensor | None:
+        if ids is None or ids.shape[1] == 0:  # The prompt is embeddings.
+            return ids
+        return self.model.distinct_ids(ids, self.model.kinds(ids))
 
     def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
         """Return the parent's candidate generator. Beside videos, an assistant model drafts from the prompt as text,

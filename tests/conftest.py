@@ -151,6 +151,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("product"):
             item.add_marker("slow")
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
     if config.option.part is not None:
         number, parts = config.option.part
         changed = _changed_families(config.option.changed) if config.option.changed else set()

@@ -69,6 +69,7 @@ def test_a_gpu_step_that_reads_the_lecture_makes_it(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in summary] == ["lecture", "vision_tower_qwen3-vl-2b", "all steps"], error
 
 
+@pytest.mark.first
 @pytest.mark.slow
 def test_every_step_of_the_gpu_half_hour_runs_on_a_cpu_with_a_small_model(tmp_path: Path) -> None:
     code, summary, error = run_steps(tmp_path)

@@ -8,7 +8,7 @@ from models import MODELS, chat_prompt, make_video
 from transformers import AutoProcessor, Cosmos3EdgeProcessor
 
 import vidcom2
-from vidcom2 import VidCom2Cosmos3EdgeConfig
+from vidcom2.configuration.configuration_vidcom2_cosmos3_edge import VidCom2Cosmos3EdgeConfig
 from vidcom2.tiny.cosmos3_edge import tiny_cosmos3_edge
 
 CASE = next(case for case in MODELS if case.name == "cosmos3_edge")

@@ -109,7 +109,7 @@ def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> No
     if "video_second_per_grid" in inputs:  # Qwen2.5-Omni's makes them so large, and keeps their shape
         full = math.prod(inputs["video_grid_thw"][0]) // 4
     if "video_position_ids" in inputs:  # Gemma 4's makes them as large as 70 tokens allow, and keeps their shape
-        patches = int((np.array(inputs["video_position_ids"]) >= 0).all(axis=-1).sum())
+        patches = int((torch.as_tensor(inputs["video_position_ids"]) >= 0).all(dim=-1).sum())
         full = patches // family.model.model.patches_per_side**2
     if "target_sizes_videos" in inputs:  # MiniCPM-V's makes them as large as its resolution, and keeps their shape
         full = sum(rows * columns // 16 for rows, columns in inputs["target_sizes_videos"].tolist())

@@ -279,6 +279,7 @@ class Runs:
         return (open, (str(self.file), "w"))
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # torch's, of the file that is refused
 def test_pickled_weights_run_no_code(plain: Path, tmp_path: Path) -> None:
     folder, ran = Path(shutil.copytree(plain, tmp_path / "base")), tmp_path / "ran"
     weights = load_file(folder / "model.safetensors")

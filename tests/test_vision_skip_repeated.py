@@ -391,6 +391,7 @@ def test_a_layer_whose_attention_was_replaced_is_refused(family: Family) -> None
 
 
 @only(lambda family: family.representative)
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # pixels have none; re-entrant ones ask
 def test_gradients_flow_through_what_is_computed(family: Family) -> None:
     """They equal the parent's where whole frames repeat. Gradient checkpointing changes none, also where parts repeat
     and patches attend to what an earlier chunk computed."""

@@ -4,7 +4,9 @@ from torch import Tensor
 
 from ..configuration.compression_settings import CompressionSettings
 from .methods.compression import VideoCompression, VideoTokens, compress_with
-from .registered_methods import METHODS as METHODS  # so that all methods are here
+from .registered_methods import METHODS
+
+dict(METHODS["compression_method"])  # imports all methods here, since a graph of `torch.compile` cannot import one
 
 
 def compress(

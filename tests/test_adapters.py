@@ -218,7 +218,7 @@ def test_an_activated_adapter_takes_short_prompts_alone(family: Family) -> None:
 
 @pytest.mark.parametrize(("harm", "message"), REFUSED.values(), ids=REFUSED)
 @only(lambda family: family.name == "llava_onevision")
-@pytest.mark.filterwarnings("ignore:Unexpected keyword arguments")  # PEFT's, of settings that another kind of adapter has
+@pytest.mark.filterwarnings("ignore:Unexpected keyword arguments")  # those of another kind of adapter
 def test_an_adapter_that_does_not_fit_is_refused(
     family: Family, adapter: Path, harm: Callable[[Path], object], message: str
 ) -> None:

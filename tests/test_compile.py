@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import Family, only
 from torch import Tensor
+from torch._dynamo.utils import counters
 from transformers import CompileConfig
 
 from vidcom2 import VideoTokens, compress
@@ -70,17 +71,28 @@ def test_the_compressed_prefill_compiles_to_one_graph(family: Family, backend: C
     assert len(backend.graphs) == 1
 
 
-def test_generation_with_a_static_cache_is_compiled_once(family: Family, backend: CountingBackend) -> None:
-    """Transformers compiles the steps after the prefill. On a GPU it does so by itself."""
-    model = family.load(**EXACT, retention_ratio=0.3)
-    how = CompileConfig(fullgraph=True, dynamic=False, mode=None, backend=backend)
+@pytest.mark.parametrize("positions", ["consecutive", "original"])
+@only(lambda family, positions: positions == "consecutive" or not family.model_class.inner_class.uses_mrope)
+def test_a_step_on_a_static_cache_is_the_stock_classs_graph(
+    family: Family, asking: Family, positions: str, backend: CountingBackend
+) -> None:
+    """Transformers compiles the steps after the prefill. On a GPU it does so by itself. The answers about further
+    videos need no further graph."""
+    how = CompileConfig(dynamic=False, mode=None, backend=backend)  # not `fullgraph`, which captures scalars, too
     how._compile_all_devices = True
-    for seed in range(3):
-        inputs = family.one_video(seed=seed)
-        greedy = {"max_new_tokens": 4, "do_sample": False}
-        compiled = model.generate(**inputs, **greedy, cache_implementation="static", compile_config=how)
-        assert torch.equal(compiled, model.generate(**inputs, **greedy))
-    assert len(backend.graphs) == 1
+    greedy = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
+    static = greedy | {"cache_implementation": "static", "compile_config": how}
+
+    family.stock.generate(**family.one_video(), **static)
+    stock_graphs = len(backend.graphs)
+    torch._dynamo.reset()
+    counters.clear()
+    backend.graphs.clear()
+    model = family.load(**EXACT, retention_ratio=0.3, compression_positions=positions)
+    for seed in range(2):
+        inputs = asking.one_video(seed=seed)
+        assert torch.equal(model.generate(**inputs, **static), model.generate(**inputs, **greedy))
+    assert len(backend.graphs) == stock_graphs and not counters["graph_break"]
 
 
 @pytest.mark.slow

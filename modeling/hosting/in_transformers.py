@@ -432,7 +432,7 @@ def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, An
         return inputs
     num_rows, num_new = position_ids.shape[-2:]
     uses_flash = is_flash_attention_requested(text_config)
-    is_unmasked = _is_missing(inputs.get("attention_mask"))
+    is_unmasked = is_missing(inputs.get("attention_mask"))
     has_empty_places = uses_flash and cache is not None and cache.is_compileable
     may_look_packed = (is_unmasked and cache is None) or (uses_flash and num_rows == 1)
     has_gaps = may_look_packed and _has_gaps(position_ids)
@@ -447,7 +447,7 @@ def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, An
     return inputs
 
 
-def _is_missing(mask: Any) -> bool:
+def is_missing(mask: Any) -> bool:
     """Return whether there is no mask. For static caches, `generate` prepares one for each kind of attention."""
     return all(each is None for each in (mask.values() if isinstance(mask, dict) else [mask]))
 

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from transformers.utils import logging
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
-from ...configuration.compression_settings import NUM_KEPT, CompressionSettings, with_settings
+from ...configuration.compression_settings import NUM_KEPT, SETTING_NAMES, CompressionSettings, with_settings
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 from ..hosting.in_transformers import (
     CACHE,
     check_tensors,
     engine_of,
     is_2d,
+    is_missing,
     pop_settings,
     register_like,
     renamed_by_type,
@@ -40,6 +41,8 @@ MARK, TEXT, IMAGE, VIDEO, SOUND = range(-1, 4)  # What a token stands for. A mar
 # The names in a config of the ids by which images and videos are found.
 MARKS = ("image_token_id", "video_token_id", "video_start_token_id", "video_end_token_id")
 PER_TOKEN = ("mm_token_type_ids", "token_type_ids")  # arguments with an entry for each token
+MEDIA = ("pixel_values", "pixel_values_videos", "mm_encoder_outputs")
+OF_PROMPTS = (*MEDIA, *PER_TOKEN, NUM_KEPT, *SETTING_NAMES)  # arguments without which a single token is a step
 Encode = Callable[[str, dict[str, Any]], Any]
 
 
@@ -215,6 +218,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         if only_features is not None:
             return self._only_features(only_features, inputs)
+        if is_step(inputs):
+            with using(inputs.get(CACHE)):
+                return super().forward(**inputs, return_dict=True)
         call, mask = self.prepared(inputs), inputs.get("attention_mask")
         with using(call.inputs.get(CACHE)):
             inputs = with_prompt_extent(self._with_features_for_parent(call.inputs), self.config.get_text_config())
@@ -553,6 +559,14 @@ def has_media(inputs: dict[str, Any]) -> bool:
     pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
     encoded = (inputs.get("mm_encoder_outputs") or {}).values()
     return any(each is not None for each in (*pixels, *encoded))
+
+
+def is_step(inputs: dict[str, Any]) -> bool:
+    """Return whether a call of `forward` is a step of `generate`: a token of each answer, whose position is known. It
+    is the stock class's step, of which the device is asked nothing. The KV cache counts its tokens."""
+    tokens = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
+    is_known = inputs.get("position_ids") is not None and not is_missing(inputs.get("attention_mask"))
+    return is_known and tokens.shape[1] == 1 and not any(inputs.get(name) is not None for name in OF_PROMPTS)
 
 
 def positions_made_for(text_config: Any) -> int | None:

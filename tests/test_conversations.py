@@ -325,7 +325,10 @@ def test_beams_of_a_later_turn_see_the_media_of_their_own_chat(asking: Family, t
             for turn in (0, 1):
                 for name, value in asked_by([chat], turn)[1].items():
                     whole[name] = torch.cat([whole[name], value]) if name in whole else value
-        if asking.case.mrope or asking.case.frames_are_images:
+        if asking.case.frames_are_images and asking.is_short:
+            of_text = torch.zeros_like(question).expand(len(chats), -1)
+            whole["mm_token_type_ids"] = torch.cat([one["mm_token_type_ids"], of_text, two["mm_token_type_ids"]], dim=1)
+        elif asking.case.mrope or asking.case.frames_are_images:
             whole["mm_token_type_ids"] = token_types(asking.model.config, ids)
         cache = asking.model(**one, use_cache=True).past_key_values
         cache.batch_repeat_interleave(3)

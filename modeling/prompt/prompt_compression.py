@@ -566,7 +566,7 @@ def is_step(inputs: dict[str, Any]) -> bool:
     is the stock class's step, of which the device is asked nothing. The KV cache counts its tokens."""
     tokens = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
     is_known = inputs.get("position_ids") is not None and not is_missing(inputs.get("attention_mask"))
-    is_one = tokens is not None and tokens.shape[1] == 1
+    is_one = isinstance(tokens, Tensor) and tokens.shape[1] == 1
     return is_known and is_one and not any(inputs.get(name) is not None for name in OF_PROMPTS)
 
 

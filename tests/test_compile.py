@@ -72,7 +72,7 @@ def test_the_compressed_prefill_compiles_to_one_graph(family: Family, backend: C
 
 
 @pytest.mark.parametrize("positions", ["consecutive", "original"])
-@only(lambda family, positions: positions == "consecutive" or not family.model_class.inner_class.uses_mrope)
+@only(lambda family, positions: positions == "consecutive" or not family.mrope)
 def test_a_step_on_a_static_cache_is_the_stock_classs_graph(
     family: Family, asking: Family, positions: str, backend: CountingBackend
 ) -> None:

@@ -87,7 +87,8 @@ if [ -z "$WHY_NOT" ] && ! "$PYTHON" -c "import flash_attn" 2> /dev/null; then NO
 # Is it right? The tests that skip without CUDA, and no others.
 files=(tests/test_devices.py)
 if [ -n "$REHEARSAL" ]; then files+=(-k llava_onevision); else files+=(tests/test_{compression,generate,bench}.py); fi
-step tests 300 "$PYTHON" -m pytest -o addopts= -q -rs -W default -m "$TESTS" "${files[@]}"
+step tests 300 "$PYTHON" -m pytest -o addopts= -q -rs -m "$TESTS" \
+    -W default -W error::pytest.PytestUnraisableExceptionWarning "${files[@]}"
 
 # Does it save what the paper says? Its setting is 32 × 196 tokens. Qwen2.5-VL has 144 for each two frames here.
 METHODS=(--method "random,vidcom2,coverage,vidcom2:compression_scoring=released" --encode-once)

@@ -41,8 +41,7 @@ MARK, TEXT, IMAGE, VIDEO, SOUND = range(-1, 4)  # What a token stands for. A mar
 # The names in a config of the ids by which images and videos are found.
 MARKS = ("image_token_id", "video_token_id", "video_start_token_id", "video_end_token_id")
 PER_TOKEN = ("mm_token_type_ids", "token_type_ids")  # arguments with an entry for each token
-MEDIA = ("pixel_values", "pixel_values_videos", "mm_encoder_outputs")
-OF_PROMPTS = (*MEDIA, *PER_TOKEN, NUM_KEPT, *SETTING_NAMES)  # arguments without which a single token is a step
+OF_PROMPTS = (*PER_TOKEN, NUM_KEPT, *SETTING_NAMES)  # arguments that a step has none of
 Encode = Callable[[str, dict[str, Any]], Any]
 
 
@@ -566,7 +565,7 @@ def is_step(inputs: dict[str, Any]) -> bool:
     is the stock class's step, of which the device is asked nothing. The KV cache counts its tokens."""
     tokens = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
     is_known = inputs.get("position_ids") is not None and not is_missing(inputs.get("attention_mask"))
-    is_one = isinstance(tokens, Tensor) and tokens.shape[1] == 1
+    is_one = isinstance(tokens, Tensor) and tokens.shape[1] == 1 and not has_media(inputs)
     return is_known and is_one and not any(inputs.get(name) is not None for name in OF_PROMPTS)
 
 

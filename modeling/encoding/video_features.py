@@ -448,10 +448,10 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
                 f"token, of which {engine} drops none. Serve the repo with its own processor, which "
                 "`processor_config.json` names in `auto_map`, or with `retention_ratio` 1.0."
             )
+        numbers = None if num_kept is None else num_kept.flatten().tolist()
         outputs, videos = self.encode_videos(settings=settings, **kwargs)
-        if num_kept is None:
+        if numbers is None:
             return self.compressed_features(outputs, videos, settings)
-        numbers = num_kept.flatten().tolist()
         _check_numbers(numbers, videos, settings, overrides, warns=engine is None)
         return self.compressed_features(outputs, videos, settings, numbers)
 

@@ -13,21 +13,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.compression_settings import NUM_KEPT, CompressionSettings
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, VideoFrames
 from ..hosting.in_transformers import CACHE, ParentModel, cached_length, check_frame_size, without, without_token_types
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.prompt_compression import IMAGE, VIDEO, Encode, VidCom2ModelMixin, video_id_of
+from ..prompt.prompt_compression import IMAGE, VIDEO, Encode, Prompt, VidCom2ModelMixin, video_id_of
 from .joined_features import joined
 
 VIDEO_ARGUMENTS = ("pixel_values_videos", "num_frames")
 TEXT_BEFORE_A_FRAME = 32  # more tokens than a stock processor writes there
 
 
-class FramesAndImages(BaseModelOutputWithPooling):
-    """Features of images, and of frames that keep all their tokens."""
+class FramesAndImages(VidCom2VideoFeatures):
+    """Features of images and of frames, in the order of their placeholders."""
 
 
 class VideosAsImages(ParentModel):
@@ -196,12 +195,12 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         return without_token_types(inputs)
 
     def _with_all_features(
-        self, inputs: dict[str, Any], kinds: Tensor | None, overrides: dict[str, Any], encode: Encode
+        self, inputs: dict[str, Any], prompt: Prompt | None, overrides: dict[str, Any], encode: Encode
     ) -> dict[str, Any]:
         """Return a call's arguments as in `VidCom2ModelMixin`. If no token can be dropped, frames are still among
         images, and are encoded with them. The features are marked as such, since the steps of `generate` do not know
         the ratio of the call."""
-        inputs = super()._with_all_features(inputs, kinds, overrides, encode)
+        inputs = super()._with_all_features(inputs, prompt, overrides, encode)
         image: Any = (inputs.get("mm_encoder_outputs") or {}).get("image")
         if inputs.get("pixel_values") is None and image is None:
             return inputs

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoding.video_features import VideoFrames
-from ..hosting.in_transformers import check_patches
+from ..hosting.in_transformers import check_patches, on_device
 from ..prompt.conversation_cache import positions_by_order
 from ..prompt.prompt_compression import IMAGE, VIDEO, Turn, VidCom2ModelMixin, has_media
 from ..prompt.refusals import USE_OURS
@@ -84,14 +84,18 @@ class QwenVideoModelMixin(GridVideosMixin):
                 return None, torch.full_like(turn.start, turn.num_new)
             rotary = (turn.start + positions_by_order(run)).expand(3, -1, -1)
             following = turn.start + run.sum(dim=1, keepdim=True)
+            self.warn_of_length(int(rotary.max()))
         else:
-            ids, mask = self.ids_of(turn.tokens), turn.attended
-            if layout is not None and turn.kinds is not None:
-                ids = layout.in_full(self.distinct_ids(ids, turn.kinds), self.config.video_token_id)
+            prompt = turn.prompt or self.prompt_of(turn.tokens, turn.inputs, None if turn.begins else turn.start)
+            ids, mask = prompt.ids, prompt.attended.long()
+            if layout is not None:
+                ids = layout.in_full(self.distinct_ids(ids, prompt.kinds), self.config.video_token_id)
                 mask = layout.in_full(mask, 1)
             ids, mask = (nn.functional.pad(each, (0, 1), value=1) for each in (ids, mask))
-            positions, _ = self.rope_index(ids, mask, turn.inputs)
-            rotary, following = positions[..., :-1] + turn.start, positions[0, :, -1:] + turn.start
+            positions, _ = self.rope_index(ids, mask, turn.inputs | prompt.described)
+            self.warn_of_length(prompt.start + int(positions[..., :-1].max()))
+            positions = on_device(positions, turn.start.device) + turn.start
+            rotary, following = positions[..., :-1], positions[0, :, -1:]
             if layout is not None:
                 rotary = rotary.gather(2, layout.places.to(rotary.device).expand(3, -1, -1))
         return torch.stack([positions_by_order(turn.mask)[:, -turn.num_new :], *rotary]), following
@@ -115,7 +119,7 @@ class QwenVideoModelMixin(GridVideosMixin):
             return torch.arange(tokens.shape[1], device=tokens.device).expand(4, len(tokens), -1)
         if layout is None:
             return positions
-        if layout.lengths is None:
+        if layout.shortens:
             raise ValueError(
                 "The prompt has a placeholder for every token of its videos, and those of dropped tokens have no "
                 f"positions. {USE_OURS}, or pass `retention_ratio=1.0` without a budget."

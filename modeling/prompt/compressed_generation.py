@@ -33,7 +33,7 @@ from ..hosting.in_transformers import (
     without,
 )
 from .conversation_cache import Conversation, cached_rows
-from .prompt_compression import TEXT, Prepared, VidCom2ModelMixin, has_media, rows_of_layers
+from .prompt_compression import Prepared, VidCom2ModelMixin, has_media, rows_of_layers
 from .prompt_layout import Layout
 from .refusals import OF_GENERATE, ON_A_FILLED_CACHE, USE_OURS, refuse
 
@@ -131,7 +131,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         self._share_config()
         call = self.model.prepared(inputs, self._encoded, has_whole_conversation)
         adapters = (getattr(self, "peft_config", None) or {}).values()
-        is_shortened = call.layout is not None and call.layout.lengths is None
+        is_shortened = call.layout is not None and call.layout.shortens
         if is_shortened and any(getattr(each, "alora_invocation_tokens", None) for each in adapters):
             raise ValueError(
                 "An aLoRA is active, and PEFT counts from the end of the prompt, which the model shortens, where it "
@@ -229,11 +229,6 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
     def _of_whole_conversation(self, call: Prepared, name: str, tokens: Tensor, before: Conversation) -> dict[str, Any]:
         """Return a call's arguments for the cached tokens, too, of which `generate` expects ids, mask and positions."""
         arguments, length = dict(call.inputs), before.length
-        if self.model.uses_mrope and name == "input_ids" and (self.model.kinds(arguments[name][:, -1:]) > TEXT).any():
-            raise ValueError(
-                "A prompt ends in a placeholder of an image or a video, and Transformers would count the positions of "
-                "the answer from it. End the prompt with text, as chat templates do."
-            )
         if not length:
             return arguments
         past = before.laid_out(tokens[:, : before.caller_length])

@@ -154,6 +154,10 @@ class Conversation:
         past, of_new = given.tensor_split([self.caller_length], dim=1)
         return (past if self.order is None else laid_out(self._whole_order(past), past)), of_new
 
+    def start(self, past: Tensor) -> Tensor:
+        """Return the position (B, 1) of the next token, from the mask (B, length) over the cached ones."""
+        return past.sum(dim=1, keepdim=True) + (0 if self.offset is None else self.offset.to(past.device))
+
     def note_on(self, cache: Any) -> None:
         """Attach it to a cache."""
         if cache is not None and self.is_known:

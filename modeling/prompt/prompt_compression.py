@@ -23,6 +23,8 @@ from ..hosting.in_transformers import (
     engine_of,
     is_2d,
     is_missing,
+    on_device,
+    on_host,
     pop_settings,
     register_like,
     renamed_by_type,
@@ -42,6 +44,11 @@ MARK, TEXT, IMAGE, VIDEO, SOUND = range(-1, 4)  # What a token stands for. A mar
 MARKS = ("image_token_id", "video_token_id", "video_start_token_id", "video_end_token_id")
 PER_TOKEN = ("mm_token_type_ids", "token_type_ids")  # arguments with an entry for each token
 OF_PROMPTS = (*PER_TOKEN, NUM_KEPT, *SETTING_NAMES)  # arguments that a step has none of
+# Arguments that say how large images and videos are, and when their frames are shown.
+DESCRIBING = (
+    *("image_grid_thw", "video_grid_thw", "target_sizes_videos", "num_patches_per_frame"),
+    *("second_per_grid_ts", "video_second_per_grid", "video_group_sizes", "feature_attention_mask"),
+)
 Encode = Callable[[str, dict[str, Any]], Any]
 
 
@@ -61,13 +68,33 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """What the host knows of the new tokens of a call. It is copied from the device before the vision tower runs, so
+    that nothing waits for this.
+
+    Attributes:
+        ids: (B, n) the caller's, or what `ids_of` finds in embeddings.
+        kinds: (B, n) what they stand for, as `kinds` returns it.
+        attended: (B, n) bool: the caller's mask of them.
+        described: the arguments that say how large images and videos are, and when their frames are shown.
+        start: the first position after those in the KV cache, in the row where it is largest.
+    """
+
+    ids: Tensor
+    kinds: Tensor
+    attended: Tensor
+    described: dict[str, Any]
+    start: int
+
+
+@dataclass(frozen=True)
 class Turn:
     """New tokens of a call, behind those in the KV cache.
 
     Attributes:
         inputs: the call's arguments, with its tokens laid out.
         tokens: (B, n) ids or (B, n, dim) embeddings of the caller.
-        kinds: (B, n) what they stand for, as `kinds` returns it; None without images and videos.
+        prompt: what the host knows of them; None without images and videos.
         attended: (B, n) the caller's mask of them.
         layout: how they are laid out, as n' tokens; None if they are the caller's.
         mask: (B, P + n') over the P cached tokens and those.
@@ -79,7 +106,7 @@ class Turn:
 
     inputs: dict[str, Any]
     tokens: Tensor
-    kinds: Tensor | None
+    prompt: Prompt | None
     attended: Tensor
     layout: Layout | None
     mask: Tensor
@@ -186,10 +213,12 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Return `position_ids` of the tokens that run, None if the parent's own are right, and the position of a text
         token after them (B, 1)."""
         attended, layout = turn.run, turn.layout
-        if layout is not None and turn.spreads:
-            full = layout.in_full(turn.attended, 1)
-            positions = turn.start + positions_by_order(full).gather(1, layout.places)
-            return positions, turn.start + full.sum(dim=1, keepdim=True)
+        if layout is not None and turn.prompt is not None and turn.spreads:
+            full = layout.in_full(turn.prompt.attended, 1)
+            of_full, length = (
+                on_device(each, attended.device) for each in (positions_by_order(full), full.sum(dim=1, keepdim=True))
+            )
+            return turn.start + of_full.gather(1, layout.places.to(attended.device)), turn.start + length
         positions = turn.start + positions_by_order(attended) if turn.follows else None
         return positions, turn.start + attended.sum(dim=1, keepdim=True)
 
@@ -274,13 +303,20 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             past, inputs[name] = inputs[name].tensor_split([before.caller_length], dim=1)
         inputs = self.with_videos(inputs, settings)
         tokens, given = inputs[name], inputs.get("attention_mask")
+        prompt = None
+        if has_media(inputs) and not (is_prepared(inputs) and self.shows_own_ids):
+            start = None
+            if self.uses_mrope and before.length:
+                start = before.start(before.masks(given if is_2d(given) else None, tokens)[0])
+            prompt = self.prompt_of(tokens, inputs, start)
+        if has_whole_conversation and self.uses_mrope and name == "input_ids":
+            self._check_ends_in_text(tokens, prompt)
         features = self._chosen(inputs, settings, overrides, encode)
-        kinds = self.kinds(tokens, inputs) if has_media(inputs) else None
         if features is None:
-            inputs = self._with_all_features(inputs, kinds, overrides, encode)
+            inputs = self._with_all_features(inputs, prompt, overrides, encode)
             if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
                 if has_whole_conversation:
-                    self._check_videos_given(tokens, inputs)
+                    self._check_videos_given(tokens, inputs, prompt)
                 if given is None and before.order is not None:
                     inputs["attention_mask"] = torch.cat(before.masks(None, tokens), dim=1)
                 elif is_2d(given) and tokens.shape[1] > 1:  # Of a single step, the device is not asked.
@@ -293,7 +329,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         spreads = spreads and (settings.may_drop or features is not None)
         self._check_known(before, past, settings, spreads)
         if tokens.shape[1] > 1:  # A single one is a step, of which the device is not asked.
-            self._check_videos_given(tokens, inputs)
+            self._check_videos_given(tokens, inputs, prompt)
         if has_media(inputs) or spreads:
             before = replace(before, is_known=True)
         if features is None and not self.uses_mrope and before.order is None and before.offset is None:
@@ -305,35 +341,72 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         past_mask, attended = before.masks(given if is_2d(given) else None, tokens)
         layout = None
         if features is not None:
-            inputs, layout = self._laid_out(inputs, name, kinds, features, before, attended)
+            assert prompt is not None  # A call with features has media.
+            inputs, layout = self._laid_out(inputs, name, prompt, features, before)
         run = attended if layout is None else layout.laid_out(attended)
         # Where placeholders move past hidden text, the mask of the tokens that run is another one, too.
-        is_moved = layout is not None and (layout.lengths is None or not torch.equal(run, attended))
-        start = past_mask.sum(dim=1, keepdim=True) + (0 if before.offset is None else before.offset.to(run.device))
+        is_moved = layout is not None and (layout.shortens or layout.moves_hidden)
+        start = before.start(past_mask)
         follows = is_moved or before.order is not None or before.offset is not None
         mask = torch.cat([past_mask, run], dim=1)
         begins = before.length == 0 and not has_whole_conversation
-        turn = Turn(inputs, tokens, kinds, attended, layout, mask, start, begins, spreads, follows)
+        turn = Turn(inputs, tokens, prompt, attended, layout, mask, start, begins, spreads, follows)
         self.check_mask(mask, before.length)
         positions, following = self.positions_of(turn)
         after = before.later(tokens.shape[1], layout if is_moved else None)
         if self.uses_mrope or before.offset is not None or (spreads and layout is not None):
             after = replace(after, is_known=True, offset=following - mask.sum(dim=1, keepdim=True))
-        if after.offset is not None or (layout is not None and not layout.is_in_order):
-            kinds = self.kinds(tokens, inputs) if kinds is None else kinds
-            kinds = kinds if layout is None else layout.laid_out(kinds)
+        if after.offset is not None or (layout is not None and (is_moved or layout.moves)):
+            kinds = self.kinds(tokens, inputs) if prompt is None else prompt.kinds
+            # The last placeholder keeps its place, since a video has as many, however they are shared among frames.
             for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
                 after = replace(after, least=after.length if is_moved else before.length + last + 1, previous=before)
-        inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, layout)
-        if is_2d(given) or (given is None and not bool(mask.all())):
+        inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, turn)
+        if is_2d(given) or (layout is not None and layout.pads) or before.order is not None:
             inputs = inputs | {"attention_mask": mask}
         if not has_whole_conversation:
             inputs = self._with_images_encoded(inputs, encode)
         return Prepared(inputs, layout, after)
 
+    def prompt_of(self, tokens: Tensor, inputs: dict[str, Any], start: Tensor | None = None) -> Prompt:
+        """Return what the host must know of the new tokens of a call with images or videos.
+
+        Args:
+            tokens: (B, n) ids or (B, n, dim) embeddings.
+            start: (B, 1) the first position after those in the KV cache; None if it is empty.
+        """
+        described = {name: on_host(inputs.get(name)) for name in (*DESCRIBING, *PER_TOKEN)}
+        ids, mask = self.ids_of(tokens).cpu(), inputs.get("attention_mask")
+        attended = torch.ones_like(ids, dtype=torch.bool)
+        if is_2d(mask) and mask.shape[1] >= ids.shape[1]:  # Another one is refused later.
+            attended = mask[:, mask.shape[1] - ids.shape[1] :].cpu().bool()
+        kinds = self.kinds(ids, inputs | described)
+        return Prompt(ids, kinds, attended, described, 0 if start is None else int(start.max()))
+
+    @property
+    def shows_own_ids(self) -> bool:
+        """Whether the ids that `distinct_ids` returns are those of the stock class's prompts."""
+        return type(self).stock_ids is VidCom2ModelMixin.stock_ids
+
     # --- Which tokens stay
 
-    def _check_videos_given(self, tokens: Tensor, inputs: dict[str, Any]) -> None:
+    def _check_ends_in_text(self, tokens: Tensor, prompt: Prompt | None) -> None:
+        """Check that no prompt ends in a placeholder, behind which Transformers would count the answer's positions.
+
+        Raises:
+            ValueError: if one does.
+        """
+        if prompt is None:
+            ends = self.kinds(tokens[:, -1:]) if tokens.ndim == 2 else None
+        else:
+            ends = prompt.kinds.gather(1, (prompt.attended.cumsum(dim=1)).argmax(dim=1, keepdim=True))
+        if ends is not None and (ends > TEXT).any():
+            raise ValueError(
+                "A prompt ends in a placeholder of an image or a video, and Transformers would count the positions of "
+                "the answer from it. End the prompt with text, as chat templates do."
+            )
+
+    def _check_videos_given(self, tokens: Tensor, inputs: dict[str, Any], prompt: Prompt | None) -> None:
         """Check that new placeholders of videos come with a video. The parents would read them as text. Embeddings
         beside ids, and those that an engine passes, hold the features already.
 
@@ -347,7 +420,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if engine_of(self.config) is not None:
             return
         # Token types may be those of an earlier turn, so they count only at placeholders.
-        is_video = (self.kinds(tokens, inputs) == VIDEO) & (self.kinds(tokens) > TEXT)
+        kinds, ids = (self.kinds(tokens, inputs), tokens) if prompt is None else (prompt.kinds, prompt.ids)
+        is_video = (kinds == VIDEO) & (self.kinds(ids) > TEXT)
         if is_video.any():
             raise ValueError(
                 f"The prompts have {is_video.sum(dim=1).tolist()} placeholders of videos, but no video is passed. Pass "
@@ -377,7 +451,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return any(map(settings.drops_of, self.video_sizes(**inputs)))
 
     def _with_all_features(
-        self, inputs: dict[str, Any], kinds: Tensor | None, overrides: dict[str, Any], encode: Encode
+        self, inputs: dict[str, Any], prompt: Prompt | None, overrides: dict[str, Any], encode: Encode
     ) -> dict[str, Any]:
         """Return a call's arguments with features of all tokens in place of pixels. Given pixels, the parent would call
         our `get_video_features`, which drops tokens."""
@@ -392,7 +466,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             whole = self.with_placeholders(ready.pooler_output, inputs)
             inputs = self.with_features(inputs, replace(ready, pooler_output=whole))
         ids = inputs.get("input_ids")
-        return inputs if ids is None or kinds is None else inputs | {"input_ids": self.distinct_ids(ids, kinds)}
+        if ids is None or prompt is None:
+            return inputs
+        return inputs | {"input_ids": on_device(self.distinct_ids(prompt.ids, prompt.kinds), ids.device)}
 
     def with_features(self, inputs: dict[str, Any], features: VidCom2VideoFeatures) -> dict[str, Any]:
         """Return a call's arguments with features that fit the prompt in place of videos."""
@@ -411,44 +487,36 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # --- Where they stand
 
     def _laid_out(
-        self,
-        inputs: dict[str, Any],
-        name: str,
-        kinds: Tensor | None,
-        features: VidCom2VideoFeatures,
-        before: Conversation,
-        mask: Tensor,
+        self, inputs: dict[str, Any], name: str, prompt: Prompt, features: VidCom2VideoFeatures, before: Conversation
     ) -> tuple[dict[str, Any], Layout]:
         """Lay out the new tokens of a call, and put the features of its videos in their place.
 
         Args:
             name: that of the tokens, `"input_ids"` or `"inputs_embeds"`.
-            kinds: (B, n) what they stand for.
-            mask: (B, n) the caller's mask of them.
 
         Raises:
             ValueError: if the placeholders do not fit the videos, or the mask hides some.
         """
-        tokens, compressions, attended = inputs[name], features.video_compressions, mask.bool()
-        num_new = tokens.shape[1]
-        assert kinds is not None  # A call with features has media.
-        _check_attended(kinds, attended)
+        tokens, compressions, attended = inputs[name], features.video_compressions, prompt.attended
+        num_new, is_video = tokens.shape[1], prompt.kinds == VIDEO
+        _check_attended(prompt.kinds, attended)
+        kept = [each.placeholders.to(tokens.device) for each in compressions]
         padding: Any = 0
         if inputs.get(NUM_KEPT) is not None:
-            sizes = self.group_sizes(compressions, inputs)
-            videos = [(of_video, each.placeholders) for of_video, each in zip(sizes, compressions, strict=True)]
-            layout = with_budgets(kinds == VIDEO, videos)
+            sizes = self.group_sizes(compressions, inputs | prompt.described)
+            layout = with_budgets(attended, is_video, list(zip(sizes, kept, strict=True)))
         else:
             refuse(OF_STOCK_PROMPTS, inputs.get)
-            stays = [(each.num_placeholders, each.placeholders) for each in compressions]
-            layout = without_dropped(attended, kinds == VIDEO, stays)
+            stays = [(each.num_placeholders, places) for each, places in zip(compressions, kept)]
+            layout = without_dropped(attended, is_video, stays)
             if name == "input_ids":
                 # A pad token would be new to the prompt, and `repetition_penalty` would see it. A mark would change
                 # what other tokens stand for.
-                is_text = attended & (kinds == TEXT)
-                padding = tokens.gather(1, is_text.int().argmax(dim=1, keepdim=True))
+                is_text = attended & (prompt.kinds == TEXT)
+                padding = prompt.ids.gather(1, is_text.int().argmax(dim=1, keepdim=True))
+                padding = on_device(padding, tokens.device)
         if name == "input_ids":
-            tokens = self.distinct_ids(tokens, kinds)
+            tokens = on_device(self.distinct_ids(prompt.ids, prompt.kinds), tokens.device)
         moved = {}
         for each in PER_TOKEN:
             if inputs.get(each) is None:
@@ -488,16 +556,17 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
     # --- At which positions
 
-    def _positioned(self, inputs: dict[str, Any], positions: Tensor, layout: Layout | None) -> dict[str, Any]:
+    def _positioned(self, inputs: dict[str, Any], positions: Tensor, turn: Turn) -> dict[str, Any]:
         """Return the arguments with positions, and with token types only where attention reads them."""
-        given = inputs.get("position_ids")
+        given, layout = inputs.get("position_ids"), turn.layout
         if given is not None and layout is not None:  # the caller's, of the caller's tokens
             # The order of the tokens, alone or before (t, h, w), stays; (t, h, w) are those of the tokens.
             num_of_order = {2: 1, 3: given.shape[0] - 3}[given.ndim]
             of_axes = given.view(-1, *given.shape[-2:])
             moved = [layout.laid_out(each) for each in of_axes[num_of_order:]]
             positions = torch.stack([*of_axes[:num_of_order], *moved]).view(given.shape)
-        self._warn_of_length(positions)
+        if not self.uses_mrope:
+            self.warn_of_length(positions.shape[-1] - 1)
         typed = self.with_token_types(inputs)
         return (without_token_types(inputs) if typed is inputs else typed) | {"position_ids": positions}
 
@@ -530,12 +599,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "positions are the order of the tokens, or `position_ids` to `forward`."
             )
 
-    def _warn_of_length(self, position_ids: Tensor) -> None:
+    def warn_of_length(self, last: int) -> None:
+        """Warn if the last position of a prompt is one that the language model was not made for."""
         limit = positions_made_for(self.config.get_text_config())
-        if limit is None or (not self.uses_mrope and position_ids.shape[-1] <= limit):
-            return
-        last = int(position_ids[-3:].max()) if self.uses_mrope else position_ids.shape[-1] - 1
-        if last >= limit:
+        if limit is not None and last >= limit:
             logger.warning_once(
                 f"The prompt reaches position {last}, but the language model was made for {limit} positions "
                 "(`max_position_embeddings` and its scaling), so its answer may be poor. Pass fewer frames or a "
@@ -552,6 +619,13 @@ def _ready(features: Any) -> VidCom2VideoFeatures:
 def video_id_of(config: Any) -> int:
     """Return the id of a video's placeholders; -1, which no token of a prompt has, if it is that of images, too."""
     return -1 if config.video_token_id == config.image_token_id else config.video_token_id
+
+
+def is_prepared(inputs: dict[str, Any]) -> bool:
+    """Return whether the arguments of `forward` are those that `generate` prepared for the parent."""
+    encoded = (inputs.get("mm_encoder_outputs") or {}).values()
+    is_ready = any(isinstance(each, VidCom2VideoFeatures) and each.video_compressions is None for each in encoded)
+    return is_ready and inputs.get("position_ids") is not None and inputs.get("pixel_values_videos") is None
 
 
 def has_media(inputs: dict[str, Any]) -> bool:
@@ -629,7 +703,7 @@ def _checked(
 def _check_attended(kinds: Tensor, attended: Tensor) -> None:
     """Check that the mask hides no placeholder. Those of dropped tokens count too, since positions (t, h, w) are
     computed with them."""
-    num_hidden = 0 if attended.all() else int(((kinds > TEXT) & ~attended).sum())
+    num_hidden = int(((kinds > TEXT) & ~attended).sum())
     if num_hidden:
         raise ValueError(
             f"`attention_mask` hides {num_hidden} placeholders of videos, images or sound. Leave what they stand "

@@ -4,16 +4,46 @@ In a prompt of this project's processor, placeholders are spread evenly over a v
 many each frame keeps, and moves placeholders, and the text between the frames, accordingly: the prompt keeps its
 length. From a prompt of a stock processor, which has a placeholder for every token, those of dropped tokens are taken
 out.
+
+Either way, the host knows where each token would stand in the full prompt, but not which tokens of a video stay, which
+is on the device. So it hands over places, those of the kept tokens join them there, and one sort is the layout. The
+device is asked nothing.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
 import torch
 from torch import Tensor, nn
 
-from ..hosting.in_transformers import whole_videos
+from ..hosting.in_transformers import on_device, whole_videos
+
+
+@dataclass(frozen=True)
+class FullPrompts:
+    """The caller's prompts (B, L) with a placeholder for every video token. All of it is on the host.
+
+    Attributes:
+        places: (B, L) int64: where each token of the caller's prompts that is no video's stands in the full ones,
+            (B, F); -1 at placeholders of videos.
+        lengths: (B,) int64: how long each full prompt is. F is the longest; others are padded on the left.
+    """
+
+    places: Tensor
+    lengths: Tensor
+
+    def of(self, values: Tensor, of_videos: int) -> Tensor:
+        """Return ids or a mask (B, L) of the caller's prompts for the full ones (B, F), with 0 at padding.
+
+        Args:
+            of_videos: the value of all placeholders of videos.
+        """
+        length, is_text = int(self.lengths.max()), self.places >= 0
+        is_padding = torch.arange(length) < length - self.lengths[:, None]
+        full = values.new_full((len(values), length), of_videos).masked_fill(is_padding, 0)
+        full[is_text.nonzero()[:, 0], self.places[is_text]] = values[is_text]
+        return full
 
 
 @dataclass(frozen=True)
@@ -24,28 +54,36 @@ class Layout:
         order: (B, L') int64: where each token is in the caller's prompt; -1 at padding, which stands on the left.
         places: (B, L') int64: where each token is in the full prompt (B, F).
         rows: (B, L) int64: for each token of the caller's, the token here whose output predicts what follows it.
-        lengths: (B,) int64: how long each full prompt is. F is the longest; others are padded on the left. None if the
-            caller's prompts are the full ones.
+        full: the full prompts; None if the caller's are these, and the model shortens them.
+        pads: whether there is padding here that the caller's prompts need not have.
+        moves: whether tokens may stand elsewhere than in the caller's prompts.
+        moves_hidden: whether some of those may be hidden by the caller's mask.
     """
 
     order: Tensor
     places: Tensor
     rows: Tensor
-    lengths: Tensor | None = None
+    full: FullPrompts | None = None
+    pads: bool = False
+    moves: bool = True
+    moves_hidden: bool = True
+
+    @property
+    def shortens(self) -> bool:
+        """Whether the caller's prompts have a placeholder for every token, of which those of dropped ones are gone."""
+        return self.full is None
 
     def laid_out(self, values: Tensor, padding: Tensor | int = 0) -> Tensor:
         """Return ids, types, labels, a mask or embeddings (B, L, ...) of the caller's prompts for these."""
-        return laid_out(self.order, values, padding)
+        return laid_out(self.order, values, padding) if self.shortens else _gathered(values, self.order)
+
+    def in_full(self, values: Tensor, of_videos: int) -> Tensor:
+        """Return ids or a mask (B, L) of the caller's prompts, on the host, for the full ones, as `FullPrompts.of`."""
+        return values if self.full is None else self.full.of(values, of_videos)
 
     def of_caller(self, rows: Tensor) -> Tensor:
         """Return a row (B, L, ...) of the model's output (B, L', ...) for each token of the caller's prompts."""
-        return _gathered(rows, self.rows.to(rows.device))
-
-    @property
-    def is_in_order(self) -> bool:
-        """Whether the tokens are the caller's, each at its place."""
-        places = torch.arange(self.rows.shape[1], device=self.order.device)
-        return self.lengths is not None and bool((self.order == places).all())
+        return _gathered(rows, self.rows)
 
     def spread(self, rows: Tensor, mask: Tensor | None) -> Tensor:
         """Return rows (B·L, ...) for the caller's tokens of rows (B·L', ...). Every row of a prompt is repeated equally
@@ -58,21 +96,7 @@ class Layout:
         attended = torch.ones_like(self.rows) if mask is None else mask[:, -num_new:].to(self.rows)
         ranks, kept = attended.cumsum(dim=1) - 1, (self.order >= 0).sum(dim=1, keepdim=True)
         places = ranks.clamp(min=0) * kept // attended.sum(dim=1, keepdim=True).clamp(min=1) + num_run - kept
-        return _gathered(rows.view(num_rows, num_run, -1), places.to(rows.device)).flatten(0, 1)
-
-    def in_full(self, values: Tensor, of_dropped: int) -> Tensor:
-        """Return ids or a mask (B, L) of the caller's prompts for the full prompts (B, F), with 0 at padding.
-
-        Args:
-            of_dropped: the value of a dropped token that the caller's prompts lack.
-        """
-        if self.lengths is None:
-            return values
-        lengths, values = self.lengths.to(values.device), self.laid_out(values)
-        most = int(self.lengths.max())
-        is_padding = torch.arange(most, device=values.device) < most - lengths[:, None]
-        full = values.new_full((len(values), most), of_dropped).masked_fill(is_padding, 0)
-        return full.scatter(1, self.places.to(values.device), values)
+        return _gathered(rows.view(num_rows, num_run, -1), places).flatten(0, 1)
 
 
 def laid_out(order: Tensor, values: Tensor, padding: Tensor | int = 0) -> Tensor:
@@ -83,7 +107,31 @@ def laid_out(order: Tensor, values: Tensor, padding: Tensor | int = 0) -> Tensor
 
 
 def _gathered(values: Tensor, index: Tensor) -> Tensor:
+    index = index.to(values.device)
     return values.gather(1, index.view(*index.shape, *[1] * (values.ndim - 2)).expand(*index.shape, *values.shape[2:]))
+
+
+def _with_kept(places: Tensor, is_kept: Tensor, tables: Sequence[Tensor], kept: Sequence[Tensor]) -> Tensor:
+    """Return places (B, n) in the full prompts, on the device, with those of the kept tokens of videos among them.
+
+    Args:
+        places: (B, n) the places of other tokens, on the host.
+        is_kept: (B, n) bool: which entries are those of kept tokens, on the host.
+        tables: for each video, where each of its placeholders stands in the full prompt, on the host.
+        kept: for each video, which of these stay.
+    """
+    if not kept:
+        return places
+    device = kept[0].device
+    of_videos = on_device(torch.cat(list(tables)), device).split([len(table) for table in tables])
+    found = torch.cat([table.index_select(0, each) for table, each in zip(of_videos, kept)])
+    entries = on_device(is_kept.flatten().nonzero().flatten(), device)
+    return on_device(places, device).flatten().index_copy(0, entries, found).view(places.shape)
+
+
+def _rows(places: Tensor, wanted: Tensor) -> Tensor:
+    """Return for each of the places (B, L) that are wanted the last of the sorted places (B, L') that is no later."""
+    return (torch.searchsorted(places, wanted, right=True) - 1).clamp(min=0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -97,24 +145,49 @@ def without_dropped(attended: Tensor, is_video: Tensor, videos: Sequence[tuple[i
     A dropped token gets the row of the last token kept before it, from which the model predicts what follows.
 
     Args:
-        attended: (B, L) the mask.
-        is_video: (B, L) bool: which tokens are placeholders of videos.
+        attended: (B, L) the mask, on the host.
+        is_video: (B, L) bool: which tokens are placeholders of videos, on the host.
         videos: for each video, in the order of the prompts, how many placeholders it has, and which of them stay.
 
     Raises:
         ValueError: if the placeholders do not fit the videos.
     """
-    sizes = [size for size, _ in videos]
-    if not whole_videos(is_video.sum(dim=1).tolist(), sizes):
-        raise _misfit(is_video, sizes)
-    starts = accumulate(sizes, initial=0)
-    places = torch.cat([stay + start for (_, stay), start in zip(videos, starts)]).to(is_video.device)
-    stays = torch.zeros(sum(sizes), dtype=torch.bool, device=is_video.device).index_fill(0, places, True)
-    kept = between_ends(attended) & torch.ones_like(is_video).masked_scatter(is_video, stays)
-    length, counts = int(kept.sum(dim=1).max()), kept.long().cumsum(dim=1)
-    places = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, kept.shape[1] - length :]
-    order = torch.where(kept.gather(1, places), places, -1)
-    return Layout(order, order.clamp(min=0), rows=(length - counts[:, -1:] + counts - 1).clamp(min=0))
+    sizes, kept = [size for size, _ in videos], [each for _, each in videos]
+    of_prompts = _videos_of_prompts(is_video, sizes, sizes)
+    is_text = between_ends(attended) & ~is_video
+    num_kept = [sum(len(kept[number]) for number in numbers) for numbers in of_prompts]
+    lengths = [int(text.sum()) + number for text, number in zip(is_text, num_kept)]
+    places = torch.full((len(is_text), max(lengths)), -1)
+    is_kept = torch.zeros_like(places, dtype=torch.bool)
+    for row, (text, number, length) in enumerate(zip(is_text, num_kept, lengths)):
+        places[row, places.shape[1] - length + number :] = text.nonzero().flatten()
+        is_kept[row, places.shape[1] - length : places.shape[1] - length + number] = True
+    tables = is_video.nonzero()[:, 1].split(sizes)
+    order = _with_kept(places, is_kept, tables, kept).sort(dim=1).values
+    wanted = on_device(torch.arange(is_video.shape[1]), order.device).expand(is_video.shape).contiguous()
+    return Layout(order, order.clamp(min=0), _rows(order, wanted), pads=len(set(lengths)) > 1)
+
+
+def _videos_of_prompts(is_video: Tensor, numbers: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Return which videos each prompt holds, by their number.
+
+    Args:
+        numbers: how many of the prompts' placeholders each video has.
+        sizes: how many it has at least.
+
+    Raises:
+        ValueError: if the placeholders do not fit the videos.
+    """
+    counts, left = is_video.sum(dim=1).tolist(), iter(range(len(numbers)))
+    if not whole_videos(counts, numbers) or any(size > number for size, number in zip(sizes, numbers)):
+        raise _misfit(is_video, numbers)
+    of_prompts = []
+    for count in counts:
+        of_prompt: list[int] = []
+        while sum(numbers[each] for each in of_prompt) < count:
+            of_prompt.append(next(left))
+        of_prompts.append(of_prompt)
+    return of_prompts
 
 
 def _misfit(is_video: Tensor, numbers: Sequence[int]) -> ValueError:
@@ -148,69 +221,76 @@ def spread(total: int, sizes: Sequence[int]) -> Iterator[int]:
         yield 1 + left * after // room - left * before // room
 
 
-def with_budgets(is_video: Tensor, videos: Sequence[tuple[Sequence[int], Tensor]]) -> Layout:
+def with_budgets(attended: Tensor, is_video: Tensor, videos: Sequence[tuple[Sequence[int], Tensor]]) -> Layout:
     """Lay out prompts so that each group of placeholders is as long as its frame's budget.
 
     Args:
-        is_video: (B, L) bool: which tokens are placeholders of videos.
+        attended: (B, L) the mask, on the host.
+        is_video: (B, L) bool: which tokens are placeholders of videos, on the host.
         videos: for each video, in the order of the prompts, how many placeholders each of its groups has in the full
             prompt, and which of all these stay, (K,) int64.
 
     Raises:
         ValueError: if the placeholders do not fit the videos.
     """
-    numbers = [len(kept) for _, kept in videos]
-    counts, left = is_video.sum(dim=1).tolist(), iter(videos)
-    fits = whole_videos(counts, numbers) and all(len(sizes) <= len(kept) for sizes, kept in videos)
-    of_prompts = []
-    for prompt, count in zip(is_video.cpu(), counts if fits else ()):
-        of_prompt: list[tuple[Sequence[int], Tensor]] = []
-        while sum(len(kept) for _, kept in of_prompt) < count:
-            of_prompt.append(next(left))
-        laid = _of_prompt(prompt, of_prompt)
-        fits = fits and laid is not None
-        of_prompts.append(laid)
-    if not fits:
-        raise _misfit(is_video, numbers)
-    order, places, rows, lengths = zip(*of_prompts)
-    of_prompts = torch.tensor(lengths)
-    tensors = torch.stack(order), torch.stack(places) + (of_prompts.max() - of_prompts)[:, None], torch.stack(rows)
-    return Layout(*(each.to(is_video.device) for each in (*tensors, of_prompts)))
+    numbers, kept = [len(each) for _, each in videos], [each for _, each in videos]
+    of_prompts = _videos_of_prompts(is_video, numbers, [len(sizes) for sizes, _ in videos])
+    found = []
+    for prompt, of_prompt in zip(is_video, of_prompts):
+        laid = _of_prompt(prompt, [(videos[number][0], numbers[number]) for number in of_prompt])
+        if laid is None:
+            raise _misfit(is_video, numbers)
+        found.append(laid)
+    texts, ends, tables, of_prompts = zip(*found)
+    lengths = torch.tensor(of_prompts)
+    padding = lengths.max() - lengths
+    text, ends = (
+        torch.where(each < 0, -1, each + padding[:, None]) for each in (torch.stack(texts), torch.stack(ends))
+    )
+    table = torch.cat([each + left for each, left in zip(tables, padding)])
+    places = _with_kept(text, is_video, table.split([sum(sizes) for sizes, _ in videos]), kept)
+    # The last placeholder of a group predicts the text behind it, and so does the token before that text here.
+    ends = on_device(ends, places.device)
+    rows, (in_order, order) = torch.where(ends < 0, places, ends), places.sort(dim=1)
+    moves = any(len(sizes) > 1 and len(each) < sum(sizes) for sizes, each in videos)
+    return Layout(
+        order,
+        in_order,
+        _rows(in_order, rows),
+        full=FullPrompts(text, lengths),
+        moves=moves,
+        moves_hidden=moves and bool((between_ends(is_video) & ~attended.bool()).any()),
+    )
 
 
 def _of_prompt(
-    is_video: Tensor, videos: Sequence[tuple[Sequence[int], Tensor]]
+    is_video: Tensor, videos: Sequence[tuple[Sequence[int], int]]
 ) -> tuple[Tensor, Tensor, Tensor, int] | None:
-    """Return the order, the places and the rows (L,) of one prompt, and the length of the full one; None if text stands
-    within a group of placeholders."""
-    sizes = [size for of_video, _ in videos for size in of_video]
-    starts = accumulate((sum(of_video) for of_video, _ in videos), initial=0)
-    # of the placeholders that stay, where they are among those of the full prompt
-    kept = torch.cat(
-        [is_video.new_empty(0, dtype=torch.int64), *(each.cpu() + at for (_, each), at in zip(videos, starts))]
-    )
+    """Return places in the full prompt of one prompt, and its length; None if text stands within a group.
+
+    Args:
+        is_video: (L,) bool.
+        videos: for each video, how many placeholders each of its groups has in the full prompt, and how many are here.
+
+    Returns:
+        (L,) where each token that is no video's stands; (L,) of the last placeholder before such text, the place before
+        that text; both -1 elsewhere. And where each placeholder of the full prompt stands.
+    """
+    sizes = list(chain.from_iterable(of_video for of_video, _ in videos))
     edges = nn.functional.pad(is_video.long(), (1, 1)).diff().nonzero().flatten()
-    written = edges[1::2] - edges[::2]
+    written = (edges[1::2] - edges[::2]).tolist()
     if len(written) != len(sizes):  # Videos without text between them make one run.
-        written = torch.tensor([number for of_video, each in videos for number in spread(len(each), of_video)])
-    # Without a type, the empty list of a prompt that has no video would become a tensor of floats.
-    ends_in_full, ends = (
-        nn.functional.pad(torch.as_tensor(each, dtype=torch.int64).cumsum(0), (1, 0)) for each in (sizes, written)
-    )
-    group = torch.searchsorted(ends_in_full[1:], kept, right=True)
-    ends_here = nn.functional.pad(group.bincount(minlength=len(sizes)).cumsum(0), (1, 0))
+        written = list(chain.from_iterable(spread(number, of_video) for of_video, number in videos))
+    ends_in_full, ends = (torch.tensor([0, *accumulate(each)]) for each in (sizes, written))
     # how many groups are before each token of text, and how much text before each group
     before = is_video.cumsum(0)[~is_video]
     groups_before = torch.searchsorted(ends[1:], before, right=True)
     if not torch.equal(ends[groups_before], before):
         return None
-    text_before = torch.searchsorted(groups_before, torch.arange(len(sizes)), right=True)[group]
-    here, in_full = torch.empty(2, len(is_video), dtype=torch.int64)
-    here[is_video], in_full[is_video] = torch.arange(len(kept)) + text_before, kept + text_before
-    text = torch.arange(len(before))
-    here[~is_video], in_full[~is_video] = text + ends_here[groups_before], text + ends_in_full[groups_before]
-    # The last placeholder of a group predicts the text behind it, and so does the token before that text here.
+    text_before = torch.searchsorted(groups_before, torch.arange(len(sizes)), right=True)
+    places = torch.full(is_video.shape, -1)
+    places[~is_video] = torch.arange(len(before)) + ends_in_full[groups_before]
     ends_group = nn.functional.pad(is_video[:-1] & ~is_video[1:], (0, 1))
-    rows = torch.where(ends_group, here.roll(-1) - 1, here).clamp(min=0)
-    order = here.argsort()
-    return order, in_full[order], rows, len(before) + sum(sizes)
+    before_text = torch.where(ends_group, places.roll(-1) - 1, -1)
+    table = torch.arange(sum(sizes)) + text_before.repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
+    return places, before_text, table, len(before) + sum(sizes)

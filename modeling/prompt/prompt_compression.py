@@ -19,6 +19,7 @@ from ...configuration.compression_settings import NUM_KEPT, SETTING_NAMES, Compr
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 from ..hosting.in_transformers import (
     CACHE,
+    check_not_exported,
     check_tensors,
     engine_of,
     is_2d,
@@ -303,10 +304,12 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             past, inputs[name] = inputs[name].tensor_split([before.caller_length], dim=1)
         inputs = self.with_videos(inputs, settings)
         tokens, given = inputs[name], inputs.get("attention_mask")
+        if inputs.get("pixel_values_videos") is not None and (settings.may_drop or inputs.get(NUM_KEPT) is not None):
+            check_not_exported()
         prompt = None
         if has_media(inputs) and not (is_prepared(inputs) and self.shows_own_ids):
             start = None
-            if self.uses_mrope and before.length:
+            if self.uses_mrope and before.length and inputs.get("position_ids") is None:
                 start = before.start(before.masks(given if is_2d(given) else None, tokens)[0])
             prompt = self.prompt_of(tokens, inputs, start)
         if has_whole_conversation and self.uses_mrope and name == "input_ids":

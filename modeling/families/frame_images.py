@@ -89,9 +89,11 @@ class VideosAsImages(ParentModel):
             encoded["image"] = self._encode(self.get_image_features, inputs)
         is_video = input_ids == video_id_of(self.config)
         input_ids = input_ids.masked_fill(is_video, self.config.image_token_id)
-        of_frame = is_video[input_ids == self.config.image_token_id]
-        of_images = list(getattr(encoded.get("image"), "pooler_output", ()))
-        tokens = joined(of_frame, of_images, list(video.pooler_output))
+        of_images, of_videos = list(getattr(encoded.get("image"), "pooler_output", ())), list(video.pooler_output)
+        if of_images:
+            tokens = joined(is_video[input_ids == self.config.image_token_id], of_images, of_videos)
+        else:  # They are in the order of the prompt, which the device need not be asked for.
+            tokens = torch.cat([each.flatten(0, -2) for each in of_videos])
         images: Any = self.features_of_tiles(tokens)  # Transformers 5.19 declares the field as a `FloatTensor`
         encoded["image"] = FramesAndImages(pooler_output=images)
         return {"input_ids": input_ids, "pixel_values": None, "mm_encoder_outputs": encoded}

@@ -50,7 +50,7 @@ class VideoLayout:
 
     def kept(self, indices: Tensor) -> Tensor:
         """Return the placeholders of kept tokens and of newlines that stay, in the order of their features."""
-        return torch.cat([indices, indices.new_tensor([self.num_tokens] * self.ends_with_newline)])
+        return torch.cat([indices, indices.new_full((int(self.ends_with_newline),), self.num_tokens)])
 
 
 class LlavaVideosMixin(VidCom2ModelMixin):

@@ -98,16 +98,18 @@ class VideosByTile(ParentModel):
             The parent's features. If the numbers of frames are given, `pooler_output` has one (tokens, dim) entry per
             video, otherwise one per tile.
         """
+        of_videos = None
+        if num_frames_per_video is not None:  # They are read before the tower runs, for which reading would wait.
+            tiles = num_patches_per_frame
+            tiles = torch.ones(len(target_sizes_videos)).long() if tiles is None else tiles.cpu()
+            of_videos = [int(video.sum()) for video in tiles.split(num_frames_per_video.tolist())]
         outputs = super().get_video_features(
             pixel_values_videos=pixel_values_videos,
             target_sizes_videos=target_sizes_videos,
             downsample_mode=downsample_mode,
             **kwargs,
         )
-        if num_frames_per_video is not None:
-            tiles = num_patches_per_frame
-            tiles = torch.ones(len(target_sizes_videos)).long() if tiles is None else tiles
-            of_videos = [int(video.sum()) for video in tiles.split(num_frames_per_video.tolist())]
+        if of_videos is not None:
             tokens = iter(outputs.pooler_output)
             outputs.pooler_output = [torch.cat([next(tokens) for _ in range(number)]) for number in of_videos]
         return outputs

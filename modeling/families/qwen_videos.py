@@ -86,7 +86,7 @@ class QwenVideoModelMixin(GridVideosMixin):
             following = turn.start + run.sum(dim=1, keepdim=True)
             self.warn_of_length(int(rotary.max()))
         else:
-            prompt = turn.prompt or self.prompt_of(turn.tokens, turn.inputs, None if turn.begins else turn.start)
+            prompt = turn.prompt or self.prompt_of(turn.tokens, turn.inputs)
             ids, mask = prompt.ids, prompt.attended.long()
             if layout is not None:
                 ids = layout.in_full(self.distinct_ids(ids, prompt.kinds), self.config.video_token_id)

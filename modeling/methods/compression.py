@@ -248,11 +248,15 @@ class VideoCompression:
             features = features.index_copy(0, scored[self.indices], self.kept(features[scored]))
         if self.in_prompt is not None:
             features = features[self.in_prompt.flatten()]
-        return features[self.placeholders]
+        return features.index_select(0, self.placeholders)
 
     def kept(self, features: Tensor) -> Tensor:
         """Return the kept or merged ones of the tokens' features (T·M, ...): (K, ...) of the same dtype."""
-        return features[self.indices] if self.merge is None else self.merge.merged(features, len(self.indices))
+        return (
+            features.index_select(0, self.indices)
+            if self.merge is None
+            else self.merge.merged(features, len(self.indices))
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -78,13 +78,15 @@ class Prompt:
         kinds: (B, n) what they stand for, as `kinds` returns it.
         attended: (B, n) bool: the caller's mask of them.
         described: the arguments that say how large images and videos are, and when their frames are shown.
-        start: the first position after those in the KV cache, in the row where it is largest.
+        past: (B, P) the mask of the tokens in the KV cache; None if the caller knows the positions.
+        start: the first position after these, in the row where it is largest.
     """
 
     ids: Tensor
     kinds: Tensor
     attended: Tensor
     described: dict[str, Any]
+    past: Tensor | None
     start: int
 
 
@@ -306,12 +308,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         tokens, given = inputs[name], inputs.get("attention_mask")
         if inputs.get("pixel_values_videos") is not None and (settings.may_drop or inputs.get(NUM_KEPT) is not None):
             check_not_exported()
-        prompt = None
-        if has_media(inputs) and not (is_prepared(inputs) and self.shows_own_ids):
-            start = None
-            if self.uses_mrope and before.length and inputs.get("position_ids") is None:
-                start = before.start(before.masks(given if is_2d(given) else None, tokens)[0])
-            prompt = self.prompt_of(tokens, inputs, start)
+        prompt, is_ready = None, is_prepared(inputs)
+        if not is_ready and (has_media(inputs) or (self.uses_mrope and tokens.shape[1] > 1)):
+            prompt = self.prompt_of(tokens, inputs, before)
+        elif is_ready and name == "input_ids" and not self.shows_own_ids:
+            inputs["input_ids"] = self.distinct_ids(tokens, self.kinds(tokens))
         if has_whole_conversation and self.uses_mrope and name == "input_ids":
             self._check_ends_in_text(tokens, prompt)
         features = self._chosen(inputs, settings, overrides, encode)
@@ -322,7 +323,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                     self._check_videos_given(tokens, inputs, prompt)
                 if given is None and before.order is not None:
                     inputs["attention_mask"] = torch.cat(before.masks(None, tokens), dim=1)
-                elif is_2d(given) and tokens.shape[1] > 1:  # Of a single step, the device is not asked.
+                elif is_2d(given) and tokens.shape[1] > 1 and not is_ready:  # Of a step, the device is not asked.
                     self.check_mask(given, before.length)
                 return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
         elif given is not None and not is_2d(given):
@@ -354,7 +355,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         mask = torch.cat([past_mask, run], dim=1)
         begins = before.length == 0 and not has_whole_conversation
         turn = Turn(inputs, tokens, prompt, attended, layout, mask, start, begins, spreads, follows)
-        self.check_mask(mask, before.length)
+        if prompt is None or prompt.past is None:
+            self.check_mask(mask, before.length)
+        else:
+            of_new = prompt.attended if layout is None or layout.mask is None else layout.mask
+            self.check_mask(torch.cat([prompt.past, of_new], dim=1), before.length)
         positions, following = self.positions_of(turn)
         after = before.later(tokens.shape[1], layout if is_moved else None)
         if self.uses_mrope or before.offset is not None or (spreads and layout is not None):
@@ -371,20 +376,27 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             inputs = self._with_images_encoded(inputs, encode)
         return Prepared(inputs, layout, after)
 
-    def prompt_of(self, tokens: Tensor, inputs: dict[str, Any], start: Tensor | None = None) -> Prompt:
-        """Return what the host must know of the new tokens of a call with images or videos.
+    def prompt_of(self, tokens: Tensor, inputs: dict[str, Any], before: Conversation | None = None) -> Prompt:
+        """Return what the host must know of the new tokens of a call.
 
         Args:
             tokens: (B, n) ids or (B, n, dim) embeddings.
-            start: (B, 1) the first position after those in the KV cache; None if it is empty.
+            before: what the KV cache holds; None if that does not matter.
+
+        Raises:
+            ValueError: if the mask does not cover the conversation.
         """
         described = {name: on_host(inputs.get(name)) for name in (*DESCRIBING, *PER_TOKEN)}
         ids, mask = self.ids_of(tokens).cpu(), inputs.get("attention_mask")
-        attended = torch.ones_like(ids, dtype=torch.bool)
+        attended, past, start = torch.ones_like(ids, dtype=torch.bool), None, 0
         if is_2d(mask) and mask.shape[1] >= ids.shape[1]:  # Another one is refused later.
             attended = mask[:, mask.shape[1] - ids.shape[1] :].cpu().bool()
-        kinds = self.kinds(ids, inputs | described)
-        return Prompt(ids, kinds, attended, described, 0 if start is None else int(start.max()))
+        if before is not None and inputs.get("position_ids") is None:
+            past = attended[:, :0]
+            if before.length:
+                past, _ = before.masks(mask if is_2d(mask) else None, tokens)
+                past, start = past.cpu(), int(before.start(past).max())
+        return Prompt(ids, self.kinds(ids, inputs | described), attended, described, past, start)
 
     @property
     def shows_own_ids(self) -> bool:

@@ -55,6 +55,8 @@ class Layout:
         places: (B, L') int64: where each token is in the full prompt (B, F).
         rows: (B, L) int64: for each token of the caller's, the token here whose output predicts what follows it.
         full: the full prompts; None if the caller's are these, and the model shortens them.
+        mask: (B, L') the mask of these tokens, on the host, but with those of videos before all others; None if that of
+            the caller's tokens is like it.
         pads: whether there is padding here that the caller's prompts need not have.
         moves: whether tokens may stand elsewhere than in the caller's prompts.
         moves_hidden: whether some of those may be hidden by the caller's mask.
@@ -64,6 +66,7 @@ class Layout:
     places: Tensor
     rows: Tensor
     full: FullPrompts | None = None
+    mask: Tensor | None = None
     pads: bool = False
     moves: bool = True
     moves_hidden: bool = True
@@ -158,14 +161,15 @@ def without_dropped(attended: Tensor, is_video: Tensor, videos: Sequence[tuple[i
     num_kept = [sum(len(kept[number]) for number in numbers) for numbers in of_prompts]
     lengths = [int(text.sum()) + number for text, number in zip(is_text, num_kept)]
     places = torch.full((len(is_text), max(lengths)), -1)
-    is_kept = torch.zeros_like(places, dtype=torch.bool)
+    is_kept, mask = torch.zeros(2, *places.shape, dtype=torch.bool)
     for row, (text, number, length) in enumerate(zip(is_text, num_kept, lengths)):
         places[row, places.shape[1] - length + number :] = text.nonzero().flatten()
         is_kept[row, places.shape[1] - length : places.shape[1] - length + number] = True
+        mask[row, places.shape[1] - length + number :] = attended[row, text]
     tables = is_video.nonzero()[:, 1].split(sizes)
     order = _with_kept(places, is_kept, tables, kept).sort(dim=1).values
     wanted = on_device(torch.arange(is_video.shape[1]), order.device).expand(is_video.shape).contiguous()
-    return Layout(order, order.clamp(min=0), _rows(order, wanted), pads=len(set(lengths)) > 1)
+    return Layout(order, order.clamp(min=0), _rows(order, wanted), mask=mask | is_kept, pads=len(set(lengths)) > 1)
 
 
 def _videos_of_prompts(is_video: Tensor, numbers: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:

@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from traceback import walk_stack
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 from unittest.mock import patch
 
 import torch
@@ -26,11 +27,13 @@ from torch import Tensor, nn
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
+from transformers.utils import logging
 
 import vidcom2
-from vidcom2.configuration.compression_settings import NUM_KEPT
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, NUM_KEPT
 from vidcom2.families import FAMILIES
 from vidcom2.modeling.encoding import video_features
+
 
 class _Backend(backend_registration._DummyBackendModule):
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
@@ -43,7 +46,19 @@ DEVICE = torch.device("counted:0")
 ROOT = Path(__file__).resolve().parents[1]
 # Operations that only look at memory in another way, or reserve some.
 FREE = {
-    *("view", "_unsafe_view", "expand", "transpose", "t", "permute", "slice", "select", "unsqueeze", "squeeze", "detach"),
+    *(
+        "view",
+        "_unsafe_view",
+        "expand",
+        "transpose",
+        "t",
+        "permute",
+        "slice",
+        "select",
+        "unsqueeze",
+        "squeeze",
+        "detach",
+    ),
     *("alias", "as_strided", "split", "split_with_sizes", "chunk", "unbind", "unfold", "diagonal", "reshape"),
     *("empty", "empty_like", "new_empty", "empty_strided", "lift_fresh", "_reshape_alias", "view_as_real", "set_"),
 }
@@ -75,7 +90,7 @@ class OnDevice(Tensor):
         made.held = held
         return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
 
     def __repr__(self, **_: Any) -> str:
         return f"OnDevice({self.held})"
@@ -137,7 +152,7 @@ class Asked:
     @property
     def own_waits(self) -> dict[str, int]:
         """The waits that this project's lines led to."""
-        return {line: number for line, number in self.waits.items() if not line.startswith("stock ")}
+        return {line: number for line, number in self.waits.items() if not line.startswith(("stock ", "elsewhere"))}
 
 
 class Device(TorchDispatchMode):
@@ -207,14 +222,16 @@ class Device(TorchDispatchMode):
 
     def wait(self) -> None:
         """Count a wait, for the innermost line of this project's or of Transformers' models and `generate`."""
+        stock = "elsewhere"
         for frame, line in walk_stack(None):
             file = Path(frame.f_code.co_filename)
             if ROOT in file.resolve().parents and file.name != Path(__file__).name:
                 self.asked = self.asked + Asked(0, Counter([f"{file.name}:{line}"]))
                 return
             if "transformers" in file.parts:
+                stock = f"stock {file.name}:{line}"
                 break
-        self.asked = self.asked + Asked(0, Counter([f"stock {file.name}:{line}"]))
+        self.asked = self.asked + Asked(0, Counter([stock]))
 
 
 def on_the_device(model: nn.Module) -> nn.Module:
@@ -234,6 +251,7 @@ def moved(value: Any) -> Any:
 # The stages of an answer
 # ---------------------------------------------------------------------------------------------------------------------
 
+STAGES = ("before the tower", "tower", "selection", "between", "prefill", "step")
 TOWERS = ("visual", "vision_tower", "vision_model", "embed_vision")
 LANGUAGE_MODELS = ("language_model", "text_model")
 
@@ -265,8 +283,8 @@ def count_stages(model: Any, inputs: dict[str, Any]) -> tuple[dict[str, Asked], 
         inputs: on the device, for `generate`.
 
     Returns:
-        The stages are `before` the tower, the `tower`, the `selection` of tokens, `between` the tower and the language
-        model without that, the `prefill`, and a `step` of the language model.
+        The counts of each of `STAGES`, in which the selection of tokens is not counted between tower and language
+        model.
     """
     at: dict[str, Asked] = {}
     selections: list[Asked] = []
@@ -291,15 +309,15 @@ def count_stages(model: Any, inputs: dict[str, Any]) -> tuple[dict[str, Asked], 
         tokens = model.generate(**inputs, max_new_tokens=2, min_new_tokens=2, **greedy)
     assert torch.equal(tokens.held[:, :-1], first.held)
     selection = sum(selections, Asked())
-    stages = {
-        "before": at["begun"],
-        "tower": at["encoded"] - at["begun"],
-        "selection": selection,
-        "between": at["prefills"] - at["encoded"] - selection,
-        "prefill": ended - at["prefills"],
-        "step": device.asked - ended,
-    }
-    return stages, tokens.held
+    counts = (
+        at["begun"],
+        at["encoded"] - at["begun"],
+        selection,
+        at["prefills"] - at["encoded"] - selection,
+        ended - at["prefills"],
+        device.asked - ended,
+    )
+    return dict(zip(STAGES, counts, strict=True)), tokens.held
 
 
 def inputs_of(processor: Any) -> dict[str, Any]:
@@ -319,12 +337,12 @@ def inputs_of(processor: Any) -> dict[str, Any]:
     )
 
 
-def counts_of(name: str, **settings: Any) -> dict[str, dict[str, Asked]]:
+def counts_of(name: str) -> dict[str, dict[str, Asked]]:
     """Return what each stage of an answer of a family's asks, in this project's class and in the stock one."""
     family = FAMILIES[name]
-    model, processor = vidcom2.tiny_model(name, retention_ratio=0.25, **settings)
+    model, processor = vidcom2.tiny_model(name, retention_ratio=0.25)
     inputs = inputs_of(processor)
-    expected = model.generate(**inputs, max_new_tokens=2, min_new_tokens=2, do_sample=False, eos_token_id=None)
+    expected: Any = model.generate(**inputs, max_new_tokens=2, min_new_tokens=2, do_sample=False, eos_token_id=None)
     ours, tokens = count_stages(on_the_device(model), {key: moved(each) for key, each in inputs.items()})
     assert torch.equal(tokens, expected)
 
@@ -332,7 +350,7 @@ def counts_of(name: str, **settings: Any) -> dict[str, dict[str, Asked]]:
     stock: Any = family.uncompressed_class(whole.config).eval()
     stock.load_state_dict(whole.state_dict())
     inputs = inputs_of(processor)
-    expected = whole.generate(**inputs, max_new_tokens=2, min_new_tokens=2, do_sample=False, eos_token_id=None)
+    expected: Any = whole.generate(**inputs, max_new_tokens=2, min_new_tokens=2, do_sample=False, eos_token_id=None)
     if hasattr(whole.model, "arguments_of_tiles"):  # Its videos are images.
         inputs |= whole.model.arguments_of_tiles({"pixel_values": inputs.pop("pixel_values_videos")})
         del inputs["mm_token_type_ids"]
@@ -343,17 +361,54 @@ def counts_of(name: str, **settings: Any) -> dict[str, dict[str, Asked]]:
     return {"ours": ours, "stock": of_stock}
 
 
-def main(
-    families: Annotated[list[str] | None, typer.Argument(help="which; all by default")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the counts there")] = None,
-    method: Annotated[str, typer.Option(help="the compression method")] = "vidcom2",
-) -> None:
+def counts_of_methods() -> dict[str, Asked]:
+    """Return what each method asks for 32 frames of 196 tokens at 25 %, with each scoring that it reads. How wide the
+    tokens are does not matter."""
+    video = torch.randn(32, 196, 64, generator=torch.Generator().manual_seed(0))
     counts = {}
-    for name in families or FAMILIES:
-        counts[name] = counts_of(name, compression_method=method)
-        for whose, stages in counts[name].items():
-            print(name, whose, {stage: (asked.launches, sum(asked.waits.values())) for stage, asked in stages.items()})
-            if whose=='ours': print({stage: asked.own_waits for stage, asked in stages.items()})
+    for name, method in COMPRESSION_METHODS.items():
+        scorings = ("paper", "released") if "compression_scoring" in method.settings else (None,)
+        for scoring in scorings:
+            given = {} if scoring in (None, "paper") else {"compression_scoring": scoring}
+            settings: dict[str, Any] = {"compression_method": name, "retention_ratio": 0.25, **given}
+            expected = vidcom2.compress(vidcom2.VideoTokens(video, (14, 14)), **settings)
+            with torch.no_grad(), Device() as device:
+                found = vidcom2.compress(vidcom2.VideoTokens(moved(video), (14, 14)), **settings)
+            assert torch.equal(cast(Any, found.indices).held, expected.indices)
+            counts[" ".join((name, *given.values()))] = device.asked
+    return counts
+
+
+def _as_json(asked: Asked) -> dict[str, Any]:
+    return {"launches": asked.launches, "waits": asked.waits.total(), "own_waits": asked.own_waits}
+
+
+def main(
+    families: Annotated[list[str] | None, typer.Argument(help="whose stages are counted; all by default")] = None,
+    methods: Annotated[bool, typer.Option("--methods", help="count what each method asks, and no families")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="where to write the counts")] = None,
+) -> None:
+    """Count what a GPU is asked in each stage of an answer, and by each method."""
+    logging.set_verbosity_error()
+    out, table, result = Console(), Table(), {}
+    if methods or not families:
+        result["methods"] = {name: _as_json(asked) for name, asked in counts_of_methods().items()}
+    if not methods:
+        result["families"] = {
+            name: {whose: {stage: _as_json(each) for stage, each in stages.items()} for whose, stages in counts.items()}
+            for name, counts in ((name, counts_of(name)) for name in families or FAMILIES)
+        }
+    result["versions"] = {package: version(package) for package in ("torch", "transformers")}
+    for column in ("", *STAGES):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, counts in result.get("families", {}).items():
+        for whose, stages in counts.items():
+            table.add_row(f"{name}, {whose}", *(f"{each['launches']} / {each['waits']}" for each in stages.values()))
+    for name, each in result.get("methods", {}).items():
+        table.add_row(f"compression_method={name}", "", "", f"{each['launches']} / {each['waits']}")
+    out.print(table, "kernels launched / waits of the host")
+    if json_file is not None:
+        json_file.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

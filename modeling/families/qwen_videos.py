@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..encoding.video_features import VideoFrames
-from ..hosting.in_transformers import check_patches, on_device
+from ..hosting.in_transformers import check_patches
+from ..methods.compression import on_device
 from ..prompt.conversation_cache import positions_by_order
 from ..prompt.prompt_compression import IMAGE, VIDEO, Turn, VidCom2ModelMixin, has_media
 from ..prompt.refusals import USE_OURS

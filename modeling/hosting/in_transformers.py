@@ -276,17 +276,6 @@ def _with_signature(method: Callable, parent_method: Callable, video_arguments: 
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def on_device(values: Tensor, device: torch.device) -> Tensor:
-    """Return values of the host on a device, for which the host does not wait until the device has done what it was
-    asked before."""
-    return values.to(device, non_blocking=True)
-
-
-def on_host(value: Any) -> Any:
-    """Return a copy of a tensor on the host, for which this waits; anything else stays as it is."""
-    return value.cpu() if isinstance(value, Tensor) else value
-
-
 def whole_videos(placeholders: Sequence[int], sizes: Sequence[int]) -> bool:
     """Return whether consecutive videos of these sizes exactly fill the prompts' placeholders, prompt by prompt."""
     remaining = list(sizes)

@@ -252,11 +252,9 @@ class VideoCompression:
 
     def kept(self, features: Tensor) -> Tensor:
         """Return the kept or merged ones of the tokens' features (T·M, ...): (K, ...) of the same dtype."""
-        return (
-            features.index_select(0, self.indices)
-            if self.merge is None
-            else self.merge.merged(features, len(self.indices))
-        )
+        if self.merge is not None:
+            return self.merge.merged(features, len(self.indices))
+        return features.index_select(0, self.indices)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -440,6 +438,12 @@ def all_of(video: VideoTokens, scored: VideoCompression | None = None) -> VideoC
     indices = torch.arange(num_frames * tokens_per_frame, device=video.tokens.device)
     whole = VideoCompression(indices, torch.full_like(indices[:num_frames], tokens_per_frame))
     return whole if scored is None else replace(scored, indices=indices, frame_budgets=whole.frame_budgets, merge=None)
+
+
+def on_device(values: Tensor, device: torch.device) -> Tensor:
+    """Return values of the host on a device. The host does not wait until the device has done all that it was asked
+    before."""
+    return values.to(device, non_blocking=True)
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:

@@ -43,6 +43,7 @@ from .compression import (
     VideoCompression,
     VideoTokens,
     most_unique_tokens,
+    on_device,
     own_method,
 )
 from .temporal_uniqueness import temporal_uniqueness
@@ -90,7 +91,7 @@ def dycoke(video: VideoTokens, settings: CompressionSettings) -> VideoCompressio
         other = COMPARED_WITH[t % WINDOW]
         compared_with.append(None if other is None else t - t % WINDOW + other)
     u = temporal_uniqueness(video.tokens, compared_with)
-    k = torch.tensor(budgets, device=u.device)
+    k = on_device(torch.tensor(budgets), u.device)
     return VideoCompression(most_unique_tokens(u, k, sum(budgets)), k, token_uniqueness=u)
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
-from .compression import VideoCompression, VideoTokens, exact_total, most_unique_tokens, own_method
+from .compression import VideoCompression, VideoTokens, exact_total, most_unique_tokens, on_device, own_method
 from .method_vidcom2 import frame_budgets
 
 
@@ -20,4 +20,5 @@ def random_tokens(video: VideoTokens, settings: CompressionSettings) -> VideoCom
 def random_scores(tokens: Tensor) -> Tensor:
     """Return random scores (T, M) float32 in [0, 1), the same ones for every video of that size."""
     generator = torch.Generator(device="cpu").manual_seed(0)
-    return torch.rand(tokens.shape[:2], generator=generator, dtype=torch.float32, device="cpu").to(tokens.device)
+    scores = torch.rand(tokens.shape[:2], generator=generator, dtype=torch.float32, device="cpu")
+    return on_device(scores, tokens.device)

@@ -15,7 +15,7 @@ one in a tie; a single frame is the first. Content plays no part, neither in the
 import torch
 
 from ...configuration.compression_settings import CompressionSettings
-from .compression import VideoCompression, VideoTokens, exact_total, own_method
+from .compression import VideoCompression, VideoTokens, exact_total, on_device, own_method
 
 
 @own_method("uniform_frames", count=exact_total, compiles=True)
@@ -31,7 +31,7 @@ def uniform_frames(video: VideoTokens, settings: CompressionSettings) -> VideoCo
         kept[frames[-1], evenly_spaced(tokens_per_frame, part)] = True
     whole = VideoCompression.of_mask(kept)
     device = video.tokens.device
-    return VideoCompression(whole.indices.to(device), whole.frame_budgets.to(device))
+    return VideoCompression(on_device(whole.indices, device), on_device(whole.frame_budgets, device))
 
 
 def evenly_spaced(length: int, number: int) -> list[int]:

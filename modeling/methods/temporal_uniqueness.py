@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor
 
+from .compression import on_device
 from .method_vidcom2 import cosine_similarity
 
 # Tokens are read in float32, a block of frames at a time, so a half-precision video is never copied as a whole. On the
@@ -30,7 +31,8 @@ def temporal_uniqueness(video_tokens: Tensor, compared_with: list[int | None]) -
     """
     num_frames, tokens_per_frame, dim = video_tokens.shape
     device = video_tokens.device
-    others = torch.tensor([t if other is None else other for t, other in enumerate(compared_with)], device=device)
+    places = torch.tensor([t if other is None else other for t, other in enumerate(compared_with)])
+    others = on_device(places, device)
     norms = torch.empty(num_frames, tokens_per_frame, dtype=torch.float32, device=device)
     products = torch.empty_like(norms)
     block_bytes = CPU_BLOCK_BYTES if device.type == "cpu" else BLOCK_BYTES
@@ -42,5 +44,5 @@ def temporal_uniqueness(video_tokens: Tensor, compared_with: list[int | None]) -
         products[frames] = (block * video_tokens.index_select(0, others[frames]).float()).sum(dim=-1)
     finite, others_norms = norms.isfinite(), norms.index_select(0, others)
     similarity = cosine_similarity(products, norms, others_norms).masked_fill(~others_norms.isfinite(), 0.0)
-    alone = torch.tensor([other is None for other in compared_with], device=device)
+    alone = on_device(torch.tensor([other is None for other in compared_with]), device)
     return (-similarity).masked_fill(alone[:, None], MOST_UNIQUE).masked_fill(~finite, -math.inf)

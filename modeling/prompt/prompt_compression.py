@@ -24,8 +24,6 @@ from ..hosting.in_transformers import (
     engine_of,
     is_2d,
     is_missing,
-    on_device,
-    on_host,
     pop_settings,
     register_like,
     renamed_by_type,
@@ -34,7 +32,7 @@ from ..hosting.in_transformers import (
     without,
     without_token_types,
 )
-from ..methods.compression import VideoCompression
+from ..methods.compression import VideoCompression, on_device
 from .conversation_cache import Conversation, positions_by_order, using
 from .prompt_layout import Layout, with_budgets, without_dropped
 from .refusals import OF_STOCK_PROMPTS, refuse
@@ -386,7 +384,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: if the mask does not cover the conversation.
         """
-        described = {name: on_host(inputs.get(name)) for name in (*DESCRIBING, *PER_TOKEN)}
+        given = {name: inputs.get(name) for name in (*DESCRIBING, *PER_TOKEN)}
+        described = {name: each.cpu() if isinstance(each, Tensor) else each for name, each in given.items()}
         ids, mask = self.ids_of(tokens).cpu(), inputs.get("attention_mask")
         attended, past, start = torch.ones_like(ids, dtype=torch.bool), None, 0
         if is_2d(mask) and mask.shape[1] >= ids.shape[1]:  # Another one is refused later.

@@ -17,7 +17,8 @@ from itertools import accumulate, chain, pairwise
 import torch
 from torch import Tensor, nn
 
-from ..hosting.in_transformers import on_device, whole_videos
+from ..hosting.in_transformers import whole_videos
+from ..methods.compression import on_device
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from vidcom2.measuring.results import read_results
 
 from .pages import ROOT, write_tables
 
-PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md", "benchmarks/results/README.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/methods.md", "docs/vision_tower.md", "benchmarks/results/README.md")
 FILES: dict[str, Path] = {
     name: ROOT / "benchmarks" / "results" / f"bench_{name}.json"
     for name in ("llava_onevision_0_5b", "quick", "frames", "ratios")
@@ -35,6 +35,7 @@ PAPER = (  # LLaVA-OneVision-7B on an A100, of the paper's Tables 1 and 3: R, LL
     (0.25, 0.708, 0.430, "99.6 %"),
     (0.15, 0.791, None, "95.1 %"),
 )
+GPU = ("ours: 7B, H200", 0.25, 0.28, 0.23)  # the run of docs/benchmarks.md, "On a GPU"; its raw files were not kept
 PAPER_SECONDS = 618.0, 1008.4  # LLM generation and model generation with all tokens, of its Table 3
 
 
@@ -59,8 +60,10 @@ def headline(rows: list[dict[str, Any]]) -> str:
 
 
 def speed(rows: list[dict[str, Any]]) -> str:
-    """Make the table of README: how many times as fast the paper's model is, and the one measured here, by VidCom²."""
+    """Make the table of README: how many times as fast the paper's model is, and those measured here, by VidCom²."""
+    name, ratio, llm, whole = GPU
     lines = [["", "tokens kept", "LLM generation", "whole model", "quality kept"]]
+    lines.append([name, f"{100 * ratio:g} %", faster(llm), faster(whole), "not measured"])
     for ratio, llm, whole, quality in PAPER:
         times = ("–" if saved is None else faster(saved) for saved in (llm, whole))
         lines.append(["paper: 7B, A100", f"{100 * ratio:g} %", *times, quality])
@@ -139,6 +142,38 @@ def watched() -> str:
     return f"{pipes(lines)}\n\n{whole} {origin}, vidcom2 {made['vidcom2_commit'][:10]}, {made['torch_threads']} thread."
 
 
+def asked() -> dict[str, Any]:
+    """Return what `benchmarks/device_counts.py` counted."""
+    return json.loads((ROOT / "benchmarks" / "results" / "device_counts.json").read_text())
+
+
+def asked_by_stage() -> str:
+    """Make the table of what a GPU is asked in each stage: stock class → ours, kernels and waits."""
+    families = asked()["families"]
+    stages = [stage for stage in next(iter(families.values()))["ours"] if stage != "selection"]
+    lines = [["", *stages]]
+    for name, counts in families.items():
+        stock, ours = counts["stock"], counts["ours"]
+        pairs = (
+            " / ".join(_change(stock[stage][what], ours[stage][what]) for what in ("launches", "waits"))
+            for stage in stages
+        )
+        lines.append([f"`{name}`", *pairs])
+    return pipes(lines)
+
+
+def _change(before: int, after: int) -> str:
+    return f"{before:,}" if before == after else f"{before:,} → {after:,}"
+
+
+def asked_by_method() -> str:
+    """Make the table of what each method asks of a GPU."""
+    lines = [["method", "kernels", "waits"]]
+    for name, counts in asked()["methods"].items():
+        lines.append([f"`{name}`", f"{counts['launches']:,}", f"{counts['waits']:,}"])
+    return pipes(lines)
+
+
 def blocks() -> dict[str, str]:
     """Return name -> text for all blocks of the pages."""
     made = {}
@@ -151,6 +186,8 @@ def blocks() -> dict[str, str]:
         made[f"{name}-bounds"] = bounds(rows)
         made[f"{name}-origin"] = origin(content, rows)
     made["watched"] = watched()
+    made["asked-by-stage"] = asked_by_stage()
+    made["asked-by-method"] = asked_by_method()
     made["lectures"] = lectures(LECTURES)
     return made
 

@@ -419,6 +419,7 @@ def _model(
             options.seed,
             **options.family_settings(),
         )
+    checkpoint = dataclasses.replace(checkpoint, prepare_on=placement.prepare_on)
     # The result names the checkpoint of this size, so that `vidcom2 publish` puts it on cards of models made from it.
     return (
         checkpoint,

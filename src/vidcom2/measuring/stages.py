@@ -12,6 +12,7 @@ import torch
 
 from ..asking import generation
 from ..asking.candidates import AllTokens, Candidate
+from ..asking.frame_device import device_of_frames
 from ..asking.generation import STAGES, EncodedVideos, generate_answers, keep_tokens
 from ..asking.prepared_video import VideoPrompt, prepare_video
 from ..asking.prompting import texts_of
@@ -103,7 +104,8 @@ def encode(checkpoint: Checkpoint, task: Task, candidate: Candidate | None = Non
     watch = Stopwatch(model)
     video = read_video(task.video, task.num_frames)
     watch.ended("read")
-    written, inputs = prepare_video(checkpoint.processor, video, model, batch_size=task.batch_size)
+    on = device_of_frames(checkpoint)
+    written, inputs = prepare_video(checkpoint.processor, video, model, batch_size=task.batch_size, device=on)
     prompt = written.prompt(checkpoint.processor, task.question)
     watch.ended("preprocess")
     videos = generation.run_tower(model, inputs, settings, watch)

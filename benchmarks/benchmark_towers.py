@@ -42,7 +42,9 @@ def ways_of(model: Any, stock: Any, inputs: dict[str, Any]) -> dict[str, Callabl
 
 def with_layers(size: ModelSize, layers: int | None) -> ModelSize:
     """Return a size whose language model is small, and whose tower has so many layers, if that is given."""
-    text = {name: 1 if name in LAYERS else value for name, value in size.text.items()} | {"vocab_size": WORDS}
+    text: dict[str, Any] = {name: 1 if name in LAYERS else value for name, value in size.text.items()} | {
+        "vocab_size": WORDS
+    }
     text |= {"layer_types": text["layer_types"][:1]} if "layer_types" in text else {}
     vision = dict(size.vision)
     for name in vision.keys() & set(LAYERS) if layers is not None else ():

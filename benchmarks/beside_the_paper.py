@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from vidcom2.measuring.bench_tables import method_name
+from vidcom2.measuring.figures import EAGER
 from vidcom2.measuring.results import read_results
 
 # Table 3: retention ratio -> the share of time that VidCom² saves in the language model and in the whole model.
@@ -28,7 +29,8 @@ def lines(title: str, rows: list[dict[str, Any]]) -> list[str]:
         told += f"; choosing {share:.1%} of the prefill{'' if share <= COSTS_AT_MOST else ' (too much)'}"
         if row["peak_bytes"]:
             told += f"; peak {row['peak_bytes'] / 1e9:.2f} GB"
-        found.append(f"  {method_name(row)} at {row['retention_ratio']:.0%}, {row['num_frames']} frames: {told}")
+        of = f"{row['num_frames']} frames{'' if row['steps'] == EAGER else ', ' + row['steps']}"
+        found.append(f"  {method_name(row)} at {row['retention_ratio']:.0%}, {of}: {told}")
     return found
 
 

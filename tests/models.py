@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -417,7 +418,10 @@ MODELS = [
 def _marks(case: ModelCase) -> list[pytest.MarkDecorator]:
     lacks_videos = version.parse(transformers.__version__) < version.parse(case.since)
     reason = f"the stock class of {case.name} runs no videos before Transformers {case.since}"
-    return [pytest.mark.skipif(lacks_videos, reason=reason)] + [pytest.mark.slow] * case.slow
+    missing = [package for package in case.family.packages if find_spec(package) is None]
+    lacks = f"{case.name} needs {', '.join(missing)}, which is not installed"
+    skips = [pytest.mark.skipif(lacks_videos, reason=reason), pytest.mark.skipif(bool(missing), reason=lacks)]
+    return skips + [pytest.mark.slow] * case.slow
 
 
 # Weights that checkpoints hold in other parts, which `from_pretrained` joins or splits, by a part of their names.

@@ -151,6 +151,24 @@ def test_a_turn_does_what_generate_does(checkpoint: Checkpoint, clip: str, batch
         assert 0.8 < max(shares) <= 1  # of a turn between whose stages no other process got the core
 
 
+def test_compiled_adds_rows_that_decode_on_a_static_cache_and_answer_the_same(small: Checkpoint, clip: str) -> None:
+    """On a CPU Transformers compiles nothing, and the rows do not say so."""
+    told = {"num_frames": [4], "max_new_tokens": 5, "repeats": 2}
+    every = bench(small, candidates_of("random", "0.25"), clip, compiled=True, **told)
+    assert [each.setup.steps for each in every] == ["eager", "eager", "static cache", "static cache"]
+    for eager, static in zip(every[:2], every[2:], strict=True):
+        for one, other in zip(eager.turns, static.turns, strict=True):
+            assert (one.new_tokens, one.prompt_tokens) == (other.new_tokens, other.prompt_tokens)
+            assert len(other.step_seconds) == 4 and all(other.step_seconds)
+            assert 0.5 < sum(other.seconds.values()) / other.end_to_end_seconds <= 1
+    rows = figures([each.as_json() for each in every])
+    assert [row["saved"] is None for row in rows] == [True, False, True, False]  # each beside its own kind
+    assert [cells[0] for cells in efficiency_table(rows)] == ["steps", *(each.setup.steps for each in every)]
+    for row in rows:
+        row.pop("steps")  # as in results from before
+    assert [row["steps"] for row in figures(rows)] == ["eager"] * 4
+
+
 @pytest.mark.parametrize("stage", ["vision", "prefill", "compression"])
 def test_each_stage_is_timed_where_it_happens(
     small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch, stage: str

@@ -1,8 +1,10 @@
 """The scripts of benchmarks/: what choosing the tokens costs, and clips in which more or less repeats."""
 
 import os
+import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -65,17 +67,37 @@ def test_a_gpu_step_that_there_is_not_is_refused_with_the_accepted_names(tmp_pat
 
 @pytest.mark.slow
 def test_a_gpu_step_that_reads_the_lecture_makes_it(tmp_path: Path) -> None:
-    _, summary, error = run_steps(tmp_path, "vision_tower_qwen3-vl-2b", LIMIT="1")  # even if there is no time for it
-    assert [line.split(":")[0] for line in summary] == ["lecture", "vision_tower_qwen3-vl-2b", "all steps"], error
+    step = "vision_tower_llava-onevision-0.5b"
+    _, summary, error = run_steps(tmp_path, step, LIMIT="1")  # even if there is no time for it
+    assert [line.split(":")[0] for line in summary] == ["lecture", step, "all steps"], error
+
+
+@pytest.mark.slow
+def test_no_gpu_step_begins_after_the_budget_is_spent_and_what_is_there_is_archived(tmp_path: Path) -> None:
+    code, summary, error = run_steps(tmp_path, "compress", "lecture", BUDGET="2")
+    assert code == 0, error
+    assert summary[:2] == [f"{name}: not begun, all 2 s are spent" for name in ("compress", "lecture")]
+    with tarfile.open(tmp_path / "on_a_gpu.tar.gz") as archive:
+        assert "./summary.txt" in archive.getnames()
+
+
+def test_a_checkout_that_is_not_installed_says_which_version_it_is(tmp_path: Path) -> None:
+    """Python starts without site packages, so that it finds no metadata of the package."""
+    found = f"import sys; sys.path[:0] = [{str(ROOT / 'src' / 'vidcom2')!r}]; import own_version; "
+    command = [sys.executable, "-S", "-c", found + "print(own_version.own_version())"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout.strip()
+    assert shown == re.search('^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
 
 
 @pytest.mark.first
 @pytest.mark.slow
-def test_every_step_of_the_gpu_half_hour_runs_on_a_cpu_with_a_small_model(tmp_path: Path) -> None:
+def test_every_step_of_the_gpu_quarter_hour_runs_on_a_cpu_with_a_small_model(tmp_path: Path) -> None:
     code, summary, error = run_steps(tmp_path)
     assert code == 0, error
     steps = dict(line.split(": ", 1) for line in summary if not line.startswith((" ", "all steps")))
     left_out = [name for name, outcome in steps.items() if outcome.startswith("skipped")]
     assert left_out in ([], ["flash_attention"])
-    assert all(steps[name].startswith("done") for name in steps if name not in left_out) and len(steps) == 12, steps
+    assert all(steps[name].startswith("done") for name in steps if name not in left_out) and len(steps) == 13, steps
     assert any(line.startswith("    vidcom2 at 25%, 4 frames: LLM −") for line in summary)
+    assert any(line.startswith("    vidcom2 at 25%, 4 frames, static cache: LLM −") for line in summary)
+    assert any("tokens, ours: " in line for line in summary)

@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
+from models import make_video
 from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import CompileConfig
 
-from vidcom2 import VideoTokens, compress
+from vidcom2 import Video, VideoTokens, compress
+from vidcom2.asking.generation import generate_answers, keep_tokens, run_tower
+from vidcom2.asking.prepared_video import prepare_video
+from vidcom2.asking.stopwatch import Stopwatch
 
 EXACT = {"compression_rounding": "exact"}
 # One family with M-RoPE and one without, since each takes seconds.
@@ -94,6 +98,32 @@ def test_a_step_on_a_static_cache_is_the_stock_classs_graph(
         inputs = asking.one_video(seed=seed)
         assert torch.equal(model.generate(**inputs, **static), model.generate(**inputs, **greedy))
     assert len(backend.graphs) == stock_graphs and not counters["graph_break"]
+
+
+@pytest.mark.parametrize("positions", ["consecutive", "original"])
+@only(lambda family, positions: positions == "consecutive" or not family.mrope)
+def test_measuring_compiled_steps_breaks_no_graph_and_sees_the_positions_of_plain_ones(
+    family: Family, positions: str, backend: CountingBackend
+) -> None:
+    how = CompileConfig(dynamic=False, mode=None, backend=backend)
+    how._compile_all_devices = True
+    model: Any = family.load(**EXACT, retention_ratio=0.3, compression_positions=positions)
+    of, settings = family.processor, model.config.compression_settings()
+    written, inputs = prepare_video(of, Video.from_frames(make_video(0), fps=1), model)
+    features = keep_tokens(model, run_tower(model, inputs, settings), settings)
+    prompt = written.prompt(of, "What happens?").inputs(of, model, features)
+    counters.clear()
+    answers, watches = [], []
+    for more in ({}, {"cache_implementation": "static", "compile_config": how}):
+        watches.append(Stopwatch(model))
+        given = {"max_new_tokens": 4, "min_new_tokens": 4, **more}
+        answers.append(generate_answers(model, prompt, features, positions, watches[-1], **given))
+    assert torch.equal(*answers)
+    assert len(backend.graphs) == 1 and not counters["graph_break"]
+    plain, compiled = watches
+    assert [stage for stage, _ in plain.each()] == [stage for stage, _ in compiled.each()]
+    assert plain.num_positions == compiled.num_positions
+    assert [call.tokens for call in plain.calls] == [call.tokens for call in compiled.calls]
 
 
 @pytest.mark.slow

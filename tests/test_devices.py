@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import Family
 from models import RETENTION_RATIO
-from test_generate import batch_of_two, run
+from test_generate import batch_of_two, run, skip_without_flash_attention
 from torch import Tensor
 
 from vidcom2 import compress
@@ -32,7 +32,7 @@ def test_every_kernel_answers_a_padded_batch_as_float32_on_the_cpu_does(
     family: Family, device: str, dtype: torch.dtype, attention: str
 ) -> None:
     if attention == "flash_attention_2":
-        pytest.importorskip("flash_attn")
+        skip_without_flash_attention(family)
     both, _ = batch_of_two(family)
 
     def answer(model: Any, inputs: Any) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # a file of the ground floor.
 ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
-    *("modeling.families", "modeling", ".errors", ".families", "vllm_plugin"),
+    *("modeling.families", "modeling", ".errors", ".own_version", ".families", "vllm_plugin"),
     *(".repo_shape", ".hub_calls", ".checks", ".toys", ".presets", ".placement"),
     *(".finding_checkpoints", ".devices", ".processors"),
     *("tiny", "video", "records", ".checkpoints"),

@@ -5,7 +5,6 @@ first used, so that `vidcom2.compress` needs only torch, and `vidcom2 --help` no
 """
 
 import importlib
-import importlib.metadata
 import warnings
 from os import PathLike
 from pathlib import Path
@@ -22,7 +21,7 @@ _exported, _, _names = lazy_loader.attach_stub(__name__, __file__)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return importlib.metadata.version(__name__)
+        return importlib.import_module(f"{__name__}.own_version").own_version()
     if name in _absent:
         raise ImportError(_absent[name])  # `from vidcom2 import name` would hide the reason of an AttributeError
     try:

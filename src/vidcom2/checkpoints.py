@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
@@ -74,12 +74,14 @@ class Checkpoint:
 
     Attributes:
         source: what it was loaded from; None if `load_checkpoint` did not load it.
+        prepare_on: where the frames of videos are prepared, as in `Placement`.
     """
 
     name: str
     model: "VidCom2GenerationMixin"
     processor: ProcessorMixin
     source: Source | None = None
+    prepare_on: str = "auto"
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:
@@ -109,7 +111,7 @@ def load_resolved(resolved: Resolved) -> Checkpoint:
     named = ("dtype", "device_map", "attn_implementation")
     placed = {each: value for each in named if (value := getattr(placement, each)) is not None}
     with no_progress_bars() if _loads_at_once(resolved.source.path) else nullcontext():
-        return _load(resolved, target, placed)
+        return replace(_load(resolved, target, placed), prepare_on=placement.prepare_on)
 
 
 def load(

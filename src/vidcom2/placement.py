@@ -13,6 +13,7 @@ from .errors import OptionError, brief, did_you_mean, how_to_install
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
+PREPARED_ON = ("auto", "cpu")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")  # devices that Transformers' models run on
 NO_GPU = "`attn_implementation` is 'flash_attention_2', but FlashAttention2 needs a GPU. Try sdpa."
@@ -34,6 +35,8 @@ class Placement:
         dtype: `"auto"` means the checkpoint's own.
         attn_implementation: None means Transformers' choice.
         revision: commit, tag or branch of the model's Hub repo; None means its main branch.
+        prepare_on: where the frames of videos are resized and normalized. `"auto"` means the accelerator that holds
+            the vision tower, if there is one; `"cpu"`, whose pixels differ a little, is for whoever wants those.
     """
 
     device: str = _option("auto", "`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.", "auto")
@@ -46,6 +49,12 @@ class Placement:
         None, "`sdpa`, `eager` or `flash_attention_2` (extra `flash-attn`).", "Transformers'"
     )
     revision: str | None = _option(None, "Commit, tag or branch of the model's Hub repo.", "main")
+    prepare_on: str = _option(
+        "auto",
+        "Where frames are resized and normalized: `auto`, beside the model's vision tower, or `cpu`. On a GPU, pixels "
+        "differ a little from the CPU's.",
+        "auto",
+    )
 
     @classmethod
     def popped_from(cls, arguments: dict[str, Any]) -> "Placement":
@@ -83,9 +92,15 @@ class Placement:
             raise unknown_dtype(self.dtype)
         if self.device != "auto" and not DEVICE.fullmatch(self.device):
             raise OptionError(f"`device` is {self.device!r}, but must be auto, cpu, cuda, cuda:1, mps or the like.")
+        self.check_preparing()
         self._check_attention()
         if self.device_map is not None:
             self._check_device_map(self.device_map)
+
+    def check_preparing(self) -> None:
+        """Check where frames are to be prepared, which a call can choose for a loaded model too."""
+        if self.prepare_on not in PREPARED_ON:
+            raise OptionError(f"`prepare_on` is {brief(self.prepare_on)}, but must be one of {', '.join(PREPARED_ON)}.")
 
     def _check_attention(self) -> None:
         if self.attn_implementation is not None and self.attn_implementation not in ATTENTION:

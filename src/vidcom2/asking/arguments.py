@@ -89,7 +89,10 @@ def check_model(
     if processor is None:
         raise OptionError("`processor` is None, but a loaded model needs its own: AutoProcessor.from_pretrained(...).")
     check_processor("`processor`", processor, FAMILIES[model.config.model_type])
+    placement.check_preparing()
     for name, value in placement.given.items():
+        if name == "prepare_on":
+            continue
         raise OptionError(
             f"`{name}` is {brief(value)}, but the model is loaded already. Pass it when you load the model."
         )
@@ -102,11 +105,17 @@ def pop_call_settings(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def checkpoint_of(
-    model: PreTrainedModel | Resolved, processor: ProcessorMixin | None, settings: dict[str, Any]
+    model: PreTrainedModel | Resolved,
+    processor: ProcessorMixin | None,
+    settings: dict[str, Any],
+    prepare_on: str = "auto",
 ) -> tuple[Checkpoint, dict[str, Any]]:
     """Return the model that `check_model` returned, and the settings to pass to each call of it.
 
     A model that is named is loaded with the settings, so none are left for the calls.
+
+    Args:
+        prepare_on: as in `Placement`, for a loaded model.
 
     Raises:
         CheckpointError: if the model cannot be loaded.
@@ -124,7 +133,7 @@ def checkpoint_of(
     loaded, its_own = cast("VidCom2GenerationMixin", model), cast(ProcessorMixin, processor)
     name = model.config.name_or_path or type(model).__name__
     toys = {str(toy.folder): toy.title for toy in TOYS.values()}
-    return Checkpoint(toys.get(name, name), loaded, its_own), pop_settings(settings)
+    return Checkpoint(toys.get(name, name), loaded, its_own, prepare_on=prepare_on), pop_settings(settings)
 
 
 def with_tokenizer(arguments: dict[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:

@@ -82,8 +82,9 @@ def ask(
             greedy, whatever the arguments of `generate`.
         progress: whether a bar on the terminal shows how far a long video is read.
         **arguments: how to load a model that is named, by the fields of `Placement` (`device="cpu"`, `dtype`,
-            `attn_implementation`, `device_map`, `revision`); settings of VidCom² (`retention_ratio=0.15`), the
-            checkpoint's own where not given; and arguments of `generate`, which is greedy unless told `do_sample=True`.
+            `attn_implementation`, `device_map`, `revision`); `prepare_on="cpu"`, to prepare frames there whatever holds
+            the model; settings of VidCom² (`retention_ratio=0.15`), the checkpoint's own where not given; and arguments
+            of `generate`, which is greedy unless told `do_sample=True`.
 
     Returns:
         The answer; to a list of questions, the list of their answers.
@@ -199,7 +200,7 @@ def _watched_in(
         )
     header = read_header(file)  # refuses a damaged file before a model is loaded for it
     found = check_model(model, processor, placement, asked)
-    checkpoint, _ = checkpoint_of(found, processor, dict(asked))
+    checkpoint, _ = checkpoint_of(found, processor, dict(asked), placement.prepare_on)
     return load_watched_file(file, header, checkpoint, asked)
 
 
@@ -245,7 +246,7 @@ def _watch(
         check_video(fspath(video))
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=3)
-    checkpoint, settings = checkpoint_of(found, processor, settings)
+    checkpoint, settings = checkpoint_of(found, processor, settings, placement.prepare_on)
     if processor is None:
         check_template_arguments(checkpoint.processor, template_arguments)
     if not isinstance(video, Video):

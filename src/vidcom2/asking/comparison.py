@@ -17,6 +17,7 @@ from ..modeling.methods.compression import VideoCompression
 from ..modeling.prompt.prompt_compression import positions_made_for
 from ..video.reading import Video
 from .candidates import BASELINE, changed_settings, way_in_words
+from .frame_device import device_of_frames
 from .generation import EncodedVideos, generate_answers, keep_tokens, run_tower
 from .prepared_video import VideoPrompt, num_video_tokens, prepare_video
 from .prompting import scored_frames, texts_of
@@ -143,7 +144,7 @@ def compare_answers(
         chat_template_kwargs: as in `ask`.
     """
     model, processor = checkpoint.model, checkpoint.processor
-    written, inputs = prepare_video(processor, video, model)
+    written, inputs = prepare_video(processor, video, model, device=device_of_frames(checkpoint))
     asked = written.prompt(processor, prompt, chat_template_kwargs)
     settings_of = model.config.compression_settings
     settings = settings_of()

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, ProcessorMixin
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    ProcessorMixin,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from ..configuration.compression_settings import CompressionSettings
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
@@ -221,7 +227,12 @@ def generate_answers(
     encoded = {} if features is None else {"mm_encoder_outputs": {"video": features}}
     call_settings = {"retention_ratio": 1.0} if keeps_all else {"compression_positions": positions}
     processors = LogitsProcessorList([*(arguments.pop("logits_processor", None) or ()), NumbersAlone()])
-    with _borders_of_language_model(model, hook):
+    on_static_cache = arguments.get("cache_implementation") in ("static", "offloaded_static")
+    with _borders_of_language_model(model, hook, on_static_cache) as criteria:
+        if criteria:
+            arguments["stopping_criteria"] = StoppingCriteriaList(
+                [*(arguments.get("stopping_criteria") or ()), *criteria]
+            )
         output = model.generate(
             **{name: prompts[name] for name in (*OF_TEXTS, *OF_VIDEOS) if name in prompts},
             **encoded,
@@ -232,22 +243,53 @@ def generate_answers(
     return output[:, prompts["input_ids"].shape[1] :] if isinstance(output, Tensor) else output
 
 
+class _EndsOfSteps(StoppingCriteria):
+    """Tells a hook when each new token is chosen, and stops nothing. Steps that are compiled cannot tell it
+    themselves: a hook of a module would be a part of their graph, and break it.
+
+    Attributes:
+        position_ids: those of the prefill, once it has begun.
+    """
+
+    def __init__(self, hook: StageHook) -> None:
+        self.hook, self.position_ids, self._num_tokens = hook, cast("Tensor | None", None), 0
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
+        if self._num_tokens:
+            last = self.position_ids
+            self.hook.language_model_starts(1, None if last is None else last[..., -1:] + self._num_tokens)
+        self.hook.ended("decode" if self._num_tokens else "prefill")
+        self._num_tokens += 1
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
 @contextmanager
-def _borders_of_language_model(model: "VidCom2GenerationMixin", hook: StageHook) -> Iterator[None]:
-    """Tell a hook when each call of the language model starts, and when the last one ends."""
+def _borders_of_language_model(
+    model: "VidCom2GenerationMixin", hook: StageHook, on_static_cache: bool
+) -> Iterator[list[StoppingCriteria]]:
+    """Tell a hook when each call of the language model starts, and when the last one ends.
+
+    Yields:
+        What `generate` needs for that besides.
+    """
     if hook is NO_HOOK:
-        yield
+        yield []
         return
     running = ["prompt"]  # the current stage
+    ends = _EndsOfSteps(hook)
 
     def before(module: Any, args: Any, kwargs: Any) -> None:
         hook.ended(running[0])
         running[0] = "prefill" if running[0] == "prompt" else "decode"
         hook.language_model_starts(kwargs["inputs_embeds"].shape[1], kwargs.get("position_ids"))
+        if on_static_cache:
+            ends.position_ids = kwargs.get("position_ids")
+            handle.remove()  # before the steps, which Transformers may compile
 
     handle = model.get_decoder().register_forward_pre_hook(before, with_kwargs=True)
     try:
-        yield
-        hook.ended(running[0])
+        yield [ends] if on_static_cache else []
+        if not on_static_cache:
+            hook.ended(running[0])
     finally:
         handle.remove()

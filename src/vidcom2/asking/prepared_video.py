@@ -158,11 +158,12 @@ def prepare_video(
     model: PreTrainedModel | None = None,
     num_placeholders: int | None = None,
     batch_size: int = 1,
+    device: torch.device | None = None,
 ) -> tuple[PreparedVideo, BatchFeature]:
     """Let a processor prepare a video, once.
 
     Args:
-        model, batch_size: as in `prepare_inputs`.
+        model, batch_size, device: as in `prepare_inputs`.
         num_placeholders: how many the processor must write; None if any number is right.
 
     Returns:
@@ -174,7 +175,7 @@ def prepare_video(
     """
     recording: Any = copy.copy(processor)
     recorder = recording.tokenizer = _Recorder(processor, num_placeholders)
-    inputs = prepare_inputs(recording, QUESTION, video, model, batch_size)
+    inputs = prepare_inputs(recording, QUESTION, video, model, batch_size, device=device)
     asked, made = prompt_text(processor, QUESTION), recorder.text[0]
     before, _, after = asked.partition(cast(Any, processor).video_token)
     lead = made.partition(before)[0] if before and before in made else ""

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..configuration.compression_settings import NUM_KEPT
-from ..errors import ALIKE, CheckpointError, OptionError, brief, did_you_mean, one_line, sentence
+from ..errors import ALIKE, CheckpointError, OptionError, brief, did_you_mean, is_out_of_memory, one_line, sentence
 from ..modeling.methods.compression import VideoCompression
 from ..processors import of_whole_prompts, placeholder_of
 from ..video.reading import Video
 from .chats import Prompt, chat_about
+from .frame_device import takes_a_device
 from .thoughts import begun_thought
 
 # The outputs of processors, by name: of the text, of videos, and what only the vision tower reads. Nothing else is ever
@@ -164,6 +165,7 @@ def prepare_inputs(
     model: PreTrainedModel | None = None,
     batch_size: int = 1,
     template_arguments: Mapping[str, Any] | None = None,
+    device: torch.device | None = None,
 ) -> BatchFeature:
     """Return the chat prompt with all its placeholders, and the pixels, as the checkpoint's stock processor makes them.
 
@@ -177,12 +179,15 @@ def prepare_inputs(
             positions from the times of frames, and in bfloat16 neighbouring frames would share a position.
         batch_size: how often the batch repeats the prompt and the video.
         template_arguments: as in `prompt_text`.
+        device: where the frames are prepared, as `device_of_frames` returns it; None means the CPU.
     """
     check_template(processor)
     processor = of_whole_prompts(processor)
     text = prompt_text(processor, prompt, template_arguments)
     frames, metadata = at_least_a_pair(processor, video)
-    inputs: BatchFeature = cast(Any, processor)(  # its annotations lack the arguments for its parts
+    inputs = _called(
+        processor,
+        device if takes_a_device(processor) else None,
         text=[text] * batch_size,
         videos=[[frames]] * batch_size,
         video_metadata=[dict(metadata) for _ in range(batch_size)],
@@ -214,6 +219,18 @@ def prepare_inputs(
         inputs = inputs.to(model.device)
         inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(model.dtype)
     return inputs
+
+
+def _called(processor: ProcessorMixin, device: torch.device | None, **arguments: Any) -> BatchFeature:
+    """Call a processor, which prepares frames on a device. Where the device lacks an operation for that, or memory, the
+    CPU does it."""
+    of_videos = {} if device is None else {"videos_kwargs": {"device": device}}
+    try:
+        return cast(Any, processor)(**arguments, **of_videos)  # its annotations lack the arguments for its parts
+    except Exception as error:
+        if device is None or not (isinstance(error, NotImplementedError) or is_out_of_memory(error)):
+            raise
+    return _called(processor, None, **arguments)  # outside the handler, which holds the failed call's tensors
 
 
 def frames_together(processor: ProcessorMixin) -> int:

@@ -21,6 +21,7 @@ from .answer import Answer
 from .arguments import check_generate_arguments, pop_call_settings, with_tokenizer
 from .candidates import changed_settings, in_words
 from .chats import Chat, Message, Prompt, is_single, prompts_of
+from .frame_device import device_of_frames
 from .generation import generate_answers, keep_tokens, run_tower
 from .prepared_video import PreparedVideo, common_length, num_video_tokens, prepare_video
 from .prompting import check_template_arguments, texts_of
@@ -269,7 +270,7 @@ def watch_frames(checkpoint: Checkpoint, video: Video, settings: Mapping[str, An
     """
     model = checkpoint.model
     applied = model.config.compression_settings(**settings)
-    prepared, inputs = prepare_video(checkpoint.processor, video, model)
+    prepared, inputs = prepare_video(checkpoint.processor, video, model, device=device_of_frames(checkpoint))
     features = keep_tokens(model, run_tower(model, inputs, applied), applied)
     return Watched(checkpoint, prepared, features, applied, video, source, video.lost)
 

@@ -99,6 +99,6 @@ def answer_many(
     found = check_model(model, processor, placement, settings)
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
-    checkpoint, of_calls = checkpoint_of(found, processor, settings)
+    checkpoint, of_calls = checkpoint_of(found, processor, settings, placement.prepare_on)
     engine = TransformersEngine(checkpoint, how, of_calls, arguments, loaded_with=settings)
     return engine.answers(asked, read)

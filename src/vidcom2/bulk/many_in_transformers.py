@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import BatchFeature
 
 from ..asking.arguments import with_tokenizer
+from ..asking.frame_device import device_of_frames
 from ..asking.generation import check_encoded_alike, generate_answers, joined, keep_tokens, run_tower
 from ..asking.prepared_video import VideoPrompt, num_video_tokens, prepare_video
 from ..asking.prompting import padded, texts_of, video_arguments
@@ -106,8 +107,9 @@ class TransformersEngine(Engine):
             check_kept(video.settings, request.settings)
             group.written, group.watched = video.prepared, video
         elif group.written is None:
-            group.written, inputs = prepare_video(processor, video)
-            group.video = video_arguments(self.model, inputs)
+            group.written, inputs = prepare_video(processor, video, device=device_of_frames(self.checkpoint))
+            # A video that waits for its turn takes no memory of the model's.
+            group.video = video_arguments(self.model, inputs.to("cpu"))
             # This halves the memory for a model in half precision. Other inputs must not be rounded.
             group.video["pixel_values_videos"] = group.video["pixel_values_videos"].to(self.model.dtype)
         return request, group.written.prompt(processor, request.prompt, template_arguments)

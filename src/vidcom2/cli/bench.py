@@ -22,7 +22,7 @@ from ..errors import OptionError, option_name, written_to
 from ..finding_checkpoints import Resolved, resolve
 from ..measuring.asking_again import table_of_asking_again
 from ..measuring.bench_tables import ceilings, failures, notes, terminal_tables
-from ..measuring.figures import of_setup
+from ..measuring.figures import EAGER, of_setup
 from ..measuring.results import new_file, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from ..placement import Placement
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 METHODS = (*COMPRESSION_METHODS, "vidcom2:compression_scoring=released")
 FOLDER = Path("vidcom2-bench")
 REPEATABLE = ("num_frames", "batch_size")
-RECORDED = ("max_new_tokens", "repeats", "method", "retention_ratio", "encode_once", "seed")
+RECORDED = ("max_new_tokens", "repeats", "method", "retention_ratio", "encode_once", "compiled", "seed")
 # The values that `--quick` gives to options that the user left out.
 QUICK: dict[str, Any] = {
     "model_size": [SMALL],
@@ -151,6 +151,13 @@ class BenchOptions:
             "--encode-once",
             help="Read and encode the video once a round, and count that time for each contender. This saves time on "
             "slow machines.",
+        ),
+    ] = False
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            "--compiled",
+            help="Also measure all of it with decoding on a static cache, whose steps Transformers compiles on a GPU.",
         ),
     ] = False
     ask_again: Annotated[
@@ -381,6 +388,7 @@ def _measured_model(
                 max_new_tokens=options.max_new_tokens,
                 repeats=options.repeats,
                 encode_once=options.encode_once,
+                compiled=options.compiled,
                 save=save,
                 progress=progress,
             )
@@ -419,6 +427,7 @@ def _model(
             options.seed,
             **options.family_settings(),
         )
+    checkpoint = dataclasses.replace(checkpoint, prepare_on=placement.prepare_on)
     # The result names the checkpoint of this size, so that `vidcom2 publish` puts it on cards of models made from it.
     return (
         checkpoint,
@@ -449,8 +458,9 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
         )
         shown: Sequence[Sequence[Sequence[str]]] = ()
         for setup in dict.fromkeys(map(of_setup, rows)):
-            frames, batch_size, attention = setup
-            print_line(f"[bold]{frames} frames, batches of {batch_size}, {attention}[/]")
+            frames, batch_size, attention, steps = setup
+            how = "" if steps == EAGER else f", {steps}"
+            print_line(f"[bold]{frames} frames, batches of {batch_size}, {attention}{how}[/]")
             shown = terminal_tables([row for row in rows if of_setup(row) == setup])
             for cells in shown:
                 print_table(cells)

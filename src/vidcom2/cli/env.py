@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from ..errors import transformers_problem
 from ..families import FAMILIES
+from ..own_version import own_version
 from .console import one_line_errors, out, print_line
 
 SCHEMA = 1
@@ -69,7 +70,7 @@ def env_command(
 
 def _version(package: str) -> str | None:
     try:
-        return metadata.version(package)
+        return own_version() if package == "vidcom2" else metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
 

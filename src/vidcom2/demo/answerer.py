@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from transformers import BatchFeature, StoppingCriteria, TextStreamer
+from transformers import StoppingCriteria, TextStreamer
 
 from ..asking.candidates import BASELINE, changed_settings, in_words
 from ..asking.chats import Prompt
 from ..asking.comparison import Measured, steady_threads, summarized, timed_answer
+from ..asking.frame_device import device_of_frames
 from ..asking.generation import EncodedVideos, keep_tokens, run_tower
 from ..asking.prepared_video import PreparedVideo, VideoPrompt, prepare_video
-from ..asking.prompting import video_arguments
 from ..asking.stopwatch import Stopwatch
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
@@ -168,14 +168,11 @@ class Answerer:
 
     def _read_and_encode(self, path: str, num_frames: int) -> EncodedClip:
         video = read_video(path, num_frames)
-        with self._processor_lock:
-            written, inputs = prepare_video(self.checkpoint.processor, video)
         side_settings = {"few": self.settings({}), "all": self.settings(BASELINE)}
         # The sides may share one encoding.
         tower_settings = {_of_tower(settings): settings for settings in side_settings.values()}
-        encoded = dict(
-            zip(tower_settings, self._encode(video_arguments(self.model, inputs), list(tower_settings.values())))
-        )
+        written, results = self._encode(video, list(tower_settings.values()))
+        encoded = dict(zip(tower_settings, results))
         videos, seconds = {}, {}
         for side, settings in side_settings.items():
             videos[side], seconds[side] = encoded[_of_tower(settings)]
@@ -184,18 +181,18 @@ class Answerer:
         return EncodedClip(video.without_pixels(), written, videos, seconds, whole)
 
     def _encoded(
-        self, inputs: dict[str, Any], settings: Sequence[CompressionSettings]
-    ) -> list[tuple[EncodedVideos, float]]:
-        """Return, for each of these settings, the features of a video and the seconds that the vision tower took."""
-        results = []
+        self, video: Video, settings: Sequence[CompressionSettings]
+    ) -> tuple[PreparedVideo, list[tuple[EncodedVideos, float]]]:
+        """Prepare a video. Return how it stands in a prompt and, for each of these settings, its features and the
+        seconds that the vision tower took."""
+        results, on = [], device_of_frames(self.checkpoint)
         with self._model_lock, steady_threads(self.model):
-            on_device = BatchFeature(inputs).to(self.model.device)
-            on_device["pixel_values_videos"] = on_device["pixel_values_videos"].to(self.model.dtype)
+            written, inputs = prepare_video(self._decoder, video, self.model, device=on)
             for each in settings:
                 watch = Stopwatch(self.model)
-                videos = run_tower(self.model, on_device, each, watch)
+                videos = run_tower(self.model, inputs, each, watch)
                 results.append((videos.on(CPU), watch.seconds()["vision"]))
-        return results
+        return written, results
 
     def explanation(self, clip: EncodedClip, overrides: Mapping[str, Any]) -> Explanation:
         """Return what `explain` returns for the clip with these settings. No model runs, as the features are kept.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..asking.candidates import AllTokens, Candidate
+from ..asking.frame_device import device_of_frames
 from ..asking.generation import Batch, EncodedVideos, generate_answers, joined, keep_tokens, run_tower
 from ..asking.prepared_video import VideoPrompt, prepare_video
 from ..asking.prompting import video_arguments
@@ -53,7 +54,7 @@ class SeenVideo:
 
     def __init__(self, of: Checkpoint, video: Video) -> None:
         self.model, self._encoded = of.model, dict[str, EncodedVideos]()
-        self.written, inputs = prepare_video(of.processor, video, of.model)
+        self.written, inputs = prepare_video(of.processor, video, of.model, device=device_of_frames(of))
         self._inputs = video_arguments(of.model, inputs)
 
     def encoded(self, settings: CompressionSettings) -> EncodedVideos:

@@ -75,8 +75,8 @@ def explain(
         num_frames: how many frames of a file are sampled, evenly in time. All frames of a `Video` are used.
         compare_with: other settings to draw beside these, such as `[{"compression_method": "evs"}]`.
         **arguments: how to load a model that is named, by the fields of `Placement` (`device="cpu"`, `dtype`,
-            `attn_implementation`, `device_map`, `revision`); and settings of VidCom² (`retention_ratio=0.15`), the
-            checkpoint's own where not given.
+            `attn_implementation`, `device_map`, `revision`) and where its frames are prepared (`prepare_on`);
+            and settings of VidCom² (`retention_ratio=0.15`), the checkpoint's own where not given.
 
     Raises:
         VideoError: if the video cannot be read.
@@ -92,7 +92,7 @@ def explain(
         video = read_video(video, num_frames)
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
-    checkpoint, settings = checkpoint_of(found, processor, settings)
+    checkpoint, settings = checkpoint_of(found, processor, settings, placement.prepare_on)
     return Figure(compare(checkpoint, video, [settings, *({**settings, **each} for each in compare_with)], name))
 
 

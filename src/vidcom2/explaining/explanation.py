@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, ProcessorMixin
 
 from ..asking.candidates import changed_settings, others_in_words, way_in_words
+from ..asking.frame_device import device_of_frames
 from ..asking.generation import keep_tokens, run_tower
 from ..asking.prompting import prepare_inputs, scored_frames
 from ..checkpoints import Checkpoint
@@ -236,7 +237,7 @@ def compare(
     """
     model = checkpoint.model
     every = [model.config.compression_settings(**candidate) for candidate in candidates]
-    inputs = prepare_inputs(checkpoint.processor, "", video, model)
+    inputs = prepare_inputs(checkpoint.processor, "", video, model, device=device_of_frames(checkpoint))
     encoded = run_tower(model, inputs, every[0])
     compressions = [keep_tokens(model, encoded, each).video_compressions[0] for each in every]
     partial = model.model.partial_encoding(settings=every[0], **encoded.inputs)  # alike for all, as is the encoding

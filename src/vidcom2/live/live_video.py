@@ -20,6 +20,7 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 from ..asking.answer import Answer
 from ..asking.arguments import check_model, checkpoint_of
 from ..asking.chats import Chat, Message
+from ..asking.frame_device import device_of_frames
 from ..asking.generation import run_tower
 from ..asking.prepared_video import PreparedVideo, prepare_without_pixels
 from ..asking.prompting import frames_together, prepare_inputs, video_arguments
@@ -234,7 +235,8 @@ class LiveVideo:
 
     def _inputs(self, frames: np.ndarray, seconds: Sequence[float]) -> BatchFeature:
         video = Video.from_frames(frames, times=seconds)
-        return prepare_inputs(self.checkpoint.processor, ANY, video, self.checkpoint.model)
+        of = self.checkpoint
+        return prepare_inputs(of.processor, ANY, video, of.model, device=device_of_frames(of))
 
     def _encoded(self, shown: Sequence[tuple[np.ndarray, float]]) -> ScoredFrame:
         """Encode the frames that share their tokens."""

@@ -16,6 +16,7 @@ from ..asking.candidates import AllTokens, Candidate
 from ..checkpoints import Checkpoint
 from ..errors import is_out_of_memory
 from ..video.reading import Progress
+from .figures import COMPILED, EAGER, STATIC
 from .stages import Encoded, MethodRefused, Task, Turn, answer, encode
 
 OUT_OF_MEMORY = "out of memory"
@@ -28,6 +29,7 @@ class Setup:
     num_frames: int
     batch_size: int
     attn_implementation: str
+    steps: str = EAGER
 
 
 @dataclass
@@ -76,6 +78,7 @@ def bench(
     max_new_tokens: int = 16,
     repeats: int = 5,
     encode_once: bool = False,
+    compiled: bool = False,
     save: Callable[[list[Series]], None] = lambda _: None,
     progress: Progress = lambda *_: None,
 ) -> list[Series]:
@@ -89,23 +92,26 @@ def bench(
         encode_once: whether to read and encode the video once a round and to count that time for every contender, so
             that the work that they share takes the same time for all. The vision tower then runs as the stock model's,
             and a contender with other settings of it is refused. Otherwise each does all of it, with its own settings.
+        compiled: whether to measure all of it also with decoding on a static cache, whose steps Transformers compiles
+            on an accelerator. The warm-up round pays for that.
         save: called after each round with all series so far, so that little is lost when a run is stopped.
 
     Returns:
         The series of all combinations. The first series of each combination is that of all tokens.
     """
-    setups = list(product(attn_implementations, num_frames, batch_sizes))
+    on_static = COMPILED if checkpoint.model.device.type != "cpu" else STATIC  # where Transformers compiles nothing
+    setups = list(product(attn_implementations, num_frames, batch_sizes, [EAGER, on_static] if compiled else [EAGER]))
     steps = len(setups) * (repeats + 1) * (len(candidates) + 1)
     every: list[Series] = []
     gc.freeze()  # nothing that exists now is garbage, and searching it between turns would take long
     try:
-        for number, (attention, frames, batch_size) in enumerate(setups):
+        for number, (attention, frames, batch_size, how) in enumerate(setups):
             if attention is not None:
                 checkpoint.model.set_attn_implementation(attention)
-            setup = Setup(frames, batch_size, str(checkpoint.model.config._attn_implementation))
+            setup = Setup(frames, batch_size, str(checkpoint.model.config._attn_implementation), how)
             series = [Series(setup, candidate) for candidate in (AllTokens(), *candidates)]
             every += series
-            task = Task(video, frames, batch_size, max_new_tokens)
+            task = Task(video, frames, batch_size, max_new_tokens, on_static_cache=how != EAGER)
             what = f"{checkpoint.name}, {frames} frames" + (f" × {batch_size}" if batch_size > 1 else "")
             done = number * (repeats + 1) * len(series)
             for round_, turns in enumerate(order(len(series), repeats + 1)):

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..evaluation.plot_styles import line_styles, save_png
 from .bench_tables import method_name, rounds
-from .figures import ALL_TOKENS, fitted_exponent, of_setup
+from .figures import ALL_TOKENS, EAGER, fitted_exponent, of_setup
 
 Row = Mapping[str, Any]
 SHOWN_STAGES = ("read", "preprocess", "vision", "compression", "prompt", "prefill", "decode")
@@ -52,8 +52,9 @@ def draw_stages(rows: Sequence[Row], title: str, path: Path) -> bool:
     axes.set_yticks(range(len(chosen)), [_way(row) for row in chosen])
     axes.invert_yaxis()
     axes.set_xlabel(f"seconds of each stage, medians of {rounds(chosen)}")
-    frames, batch_size, attention = setup
-    axes.set_title(f"{title}\n{frames} frames, batches of {batch_size}, {attention}", fontsize=9)
+    frames, batch_size, attention, steps = setup
+    how = attention if steps == EAGER else f"{attention}, {steps}"
+    axes.set_title(f"{title}\n{frames} frames, batches of {batch_size}, {how}", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=len(SHOWN_STAGES))
     save_png(figure, path, (row["method"] for row in chosen))
@@ -91,8 +92,8 @@ def _lines(
 
 
 def _unlike(rows: Sequence[Row], row: Row) -> list[Any]:
-    """Return the row's batch size and attention, each only if it differs between the rows."""
-    return [row[key] for key in ("batch_size", "attn_implementation") if len({each[key] for each in rows}) > 1]
+    """Return the row's batch size, attention and steps, each only if it differs between the rows."""
+    return [row[key] for key in ("batch_size", "attn_implementation", "steps") if len({each[key] for each in rows}) > 1]
 
 
 def _draw_lines(

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..asking.candidates import method_in_words
-from .figures import ALL_TOKENS, SETUP, TOTALS
+from .figures import ALL_TOKENS, EAGER, SETUP, TOTALS
 
 Row = Mapping[str, Any]
-NAMES = {"num_frames": "frames", "batch_size": "batch", "attn_implementation": "attention"}
+NAMES = {"num_frames": "frames", "batch_size": "batch", "attn_implementation": "attention", "steps": "steps"}
 TITLES = {"llm_generation": "LLM generation", "model_generation": "model generation", "end_to_end": "end to end"}
 # The stages that have a column. Decoding is shown by the time of one step instead.
 STAGE_COLUMNS = {
@@ -132,7 +132,7 @@ def failures(rows: Sequence[Row]) -> list[str]:
     """Return a line for each series that failed, saying which it is and why it failed."""
     return [
         f"{method_name(row)} at {100 * row['retention_ratio']:g} %, {row['num_frames']} frames × {row['batch_size']}, "
-        f"{row['attn_implementation']}: {row['failed']}"
+        f"{row['attn_implementation']}{'' if row['steps'] == EAGER else ', ' + row['steps']}: {row['failed']}"
         for row in rows
         if row["failed"]
     ]

@@ -12,7 +12,8 @@ SUMS = {
     "model_generation": ("vision", "compression", "prompt", "prefill", "decode"),
 }
 TOTALS = (*SUMS, "end_to_end")
-SETUP = ("num_frames", "batch_size", "attn_implementation")
+SETUP = ("num_frames", "batch_size", "attn_implementation", "steps")
+EAGER, COMPILED, STATIC = "eager", "compiled", "static cache"  # how the steps of decoding run
 
 
 def figures(every: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -31,7 +32,7 @@ def figures(every: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
           `saved` minus that of random dropping at the same ratio.
         A figure that cannot be computed is None, and so are all of a series without turns.
     """
-    rows = [{**series, **_of_turns(series)} for series in every]
+    rows = [{"steps": EAGER, **series, **_of_turns(series)} for series in every]  # older results do not say
     for row in rows:
         whole = _beside(rows, row, lambda other: other["method"] == ALL_TOKENS)
         row["saved"], row["saved_range"] = _saved(row, whole)

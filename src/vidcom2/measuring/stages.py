@@ -12,6 +12,7 @@ import torch
 
 from ..asking import generation
 from ..asking.candidates import AllTokens, Candidate
+from ..asking.frame_device import device_of_frames
 from ..asking.generation import STAGES, EncodedVideos, generate_answers, keep_tokens
 from ..asking.prepared_video import VideoPrompt, prepare_video
 from ..asking.prompting import texts_of
@@ -80,6 +81,7 @@ class Task:
         video: path or URL.
         batch_size: how many times a call contains the question.
         max_new_tokens: 2 or more. Generation does not stop earlier, even at an end-of-text token.
+        on_static_cache: whether the KV cache has one size, so that Transformers compiles the steps on an accelerator.
     """
 
     video: str
@@ -87,6 +89,7 @@ class Task:
     batch_size: int = 1
     max_new_tokens: int = 16
     question: str = "What happens?"
+    on_static_cache: bool = False
 
 
 def encode(checkpoint: Checkpoint, task: Task, candidate: Candidate | None = None) -> Encoded:
@@ -103,7 +106,8 @@ def encode(checkpoint: Checkpoint, task: Task, candidate: Candidate | None = Non
     watch = Stopwatch(model)
     video = read_video(task.video, task.num_frames)
     watch.ended("read")
-    written, inputs = prepare_video(checkpoint.processor, video, model, batch_size=task.batch_size)
+    on = device_of_frames(checkpoint)
+    written, inputs = prepare_video(checkpoint.processor, video, model, batch_size=task.batch_size, device=on)
     prompt = written.prompt(checkpoint.processor, task.question)
     watch.ended("preprocess")
     videos = generation.run_tower(model, inputs, settings, watch)
@@ -152,6 +156,7 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
         watch,
         min_new_tokens=task.max_new_tokens,
         max_new_tokens=task.max_new_tokens,
+        **({"cache_implementation": "static"} if task.on_static_cache else {}),
     )
     seconds = encoded.seconds | {"decode": 0.0} | watch.seconds()
     end = time.perf_counter()

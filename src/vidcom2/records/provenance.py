@@ -12,6 +12,7 @@ from typing import Any
 
 from ..checks import local_path
 from ..errors import option_name
+from ..own_version import own_version
 
 ROOT = Path(__file__).resolve().parents[3]  # top of a checkout; for an installed wheel, no git repository
 
@@ -32,7 +33,7 @@ def birth_certificate(model: str, command: str, **more: Any) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": version("torch"),
         "transformers": version("transformers"),
-        "vidcom2": version("vidcom2"),
+        "vidcom2": own_version(),
         "vidcom2_commit": commit(),
         "vidcom2_dirty": is_dirty(),
         **more,
@@ -41,7 +42,7 @@ def birth_certificate(model: str, command: str, **more: Any) -> dict[str, Any]:
 
 def commit() -> str:
     """Return the commit of the checkout that this code is in. For an installed wheel, name its version."""
-    return git("rev-parse", "HEAD") or f"of release {version('vidcom2')}"
+    return git("rev-parse", "HEAD") or f"of release {own_version()}"
 
 
 def commit_of_run() -> str:

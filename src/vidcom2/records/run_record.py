@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import OptionError, brief, written_to
+from ..own_version import own_version
 from .fingerprints import video_changed, video_stamp
 from .jsonl import answered_rows, as_line
 from .whole_files import locked, write_whole
@@ -23,7 +24,7 @@ DIFFERENCES_SHOWN = 3
 
 def versions_of_answers() -> dict[str, str]:
     """Return the versions of the packages that answers depend on."""
-    return {name: version(name) for name in ("vidcom2", "torch", "transformers")}
+    return {"vidcom2": own_version()} | {name: version(name) for name in ("torch", "transformers")}
 
 
 class RequestStamp(NamedTuple):

@@ -1,0 +1,22 @@
+"""Which version of this package runs, also from a copy of the checkout that is on Python's path and not installed."""
+
+import re
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"  # of a checkout; a wheel has none
+
+
+def own_version() -> str:
+    """Return the version of this package, from its metadata or, where it is not installed, from its project file.
+
+    Raises:
+        PackageNotFoundError: if there is neither.
+    """
+    try:
+        return version("vidcom2")
+    except PackageNotFoundError:
+        found = re.search('^version = "(.+)"$', PROJECT.read_text("utf-8"), re.MULTILINE) if PROJECT.exists() else None
+        if found is None:
+            raise
+        return found[1]

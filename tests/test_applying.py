@@ -278,6 +278,7 @@ def test_a_model_with_an_adapter_can_be_applied_and_removed(
 # PEFT's prefix has no states of linear attention, and leaves out layers whose heads are larger than those of the first,
 # as Gemma 4 Unified's are.
 @only(lambda family: not family.mrope and not family.recurrent and family.has_tower)
+@pytest.mark.filterwarnings("ignore:Prefix tuning injected into layers")  # PEFT, where layers share keys
 def test_pefts_prefix_tuning_works_after_applying(family: Family) -> None:
     """PEFT keeps the `prepare_inputs_for_generation` that the model had when PEFT wrapped it."""
     peft = pytest.importorskip("peft")
@@ -317,6 +318,7 @@ def test_a_quantized_model_can_be_applied_and_removed(family: Family) -> None:
     assert_equal(models[0], models[2], inputs)
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")  # Molmo2's `masked_scatter`
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["language_model", "model", "whole"])
 def test_a_model_with_compiled_parts_can_be_applied_and_removed(family: Family, part: str) -> None:

@@ -153,15 +153,20 @@ class Segments:
             query_rows, key_rows, places = self._orders(query.device)
             query = query.index_select(0, query_rows)
             key, value = key.index_select(0, key_rows), value.index_select(0, key_rows)
-        query_parts = query.split([count * num_queries for count, num_queries, _ in self.batches])
-        key_sizes = [count * num_keys for count, _, num_keys in self.batches]
-        parts = zip(self.batches, query_parts, key.split(key_sizes), value.split(key_sizes), strict=True)
-        attended = [
-            attend(*(each.unflatten(0, (count, -1)).transpose(1, 2) for each in of_batch)).flatten(0, 1)
-            for (count, _, _), *of_batch in parts
-        ]
+        queries, (keys, values) = self._batched(query, 1), (self._batched(each, 2) for each in (key, value))
+        attended = [attend(*of_batch).flatten(0, 1) for of_batch in zip(queries, keys, values, strict=True)]
         rows = attended[0] if len(attended) == 1 else torch.cat(attended)
         return rows if places is None else rows.index_select(0, places)
+
+    def _batched(self, rows: Tensor, size: int) -> list[Tensor]:
+        """Return rows (N, heads, dim) in the order of the batches as (segments, heads, rows of a segment, dim) of each.
+
+        Args:
+            size: which entry of `batches` says how many rows a segment has.
+        """
+        shapes = [(batch[0], batch[size]) for batch in self.batches]
+        parts = rows.split([count * length for count, length in shapes])
+        return [part.unflatten(0, shape).transpose(1, 2) for part, shape in zip(parts, shapes, strict=True)]
 
     def _orders(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """Return the rows of the queries and of the keys in the order of the batches, and where each query went."""
@@ -184,16 +189,17 @@ def segments_of(ends: Tensor) -> Segments:
     """Return the segments that end at `ends`, an int tensor from 0. Waits for the device once for each tensor: a tower
     passes one tensor to all layers of a kind."""
     version = None if ends.is_inference() else ends._version
-    known = ends.__dict__.get(SEGMENTS)
+    known = getattr(ends, SEGMENTS, None)
     if known is None or known[0] != version:
-        known = ends.__dict__[SEGMENTS] = version, Segments([end - start for start, end in pairwise(ends.tolist())])
+        known = version, Segments([end - start for start, end in pairwise(ends.tolist())])
+        setattr(ends, SEGMENTS, known)
     return known[1]
 
 
 def ends_of(lengths: Sequence[int], device: torch.device) -> Tensor:
     """Return where parts of these lengths begin, and where the last one ends. `segments_of` need not wait for it."""
     ends = torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32, device=device)
-    ends.__dict__[SEGMENTS] = None if ends.is_inference() else ends._version, Segments(lengths)
+    setattr(ends, SEGMENTS, (None if ends.is_inference() else ends._version, Segments(lengths)))
     return ends
 
 
@@ -229,10 +235,11 @@ def packed_flash(
     if cu_seq_lens_q is None:
         return sdpa(module, query, key, value, attention_mask, **kwargs)
     segments = segments_of(cu_seq_lens_q)
-    rows = [each[0].transpose(0, 1) for each in (query, key, value)]
+    queries, keys, values = (each[0].transpose(0, 1) for each in (query, key, value))
     if takes_varlen(query, kwargs.get("scaling"), kwargs.get("dropout", 0.0)):
-        return varlen(*rows, cu_seq_lens_q, cu_seq_lens_q, segments)[None], None
-    return segments.attend(*rows, lambda *of_batch: sdpa(module, *of_batch, None, **kwargs)[0])[None], None
+        return varlen(queries, keys, values, cu_seq_lens_q, cu_seq_lens_q, segments)[None], None
+    attended = segments.attend(queries, keys, values, lambda *of_batch: sdpa(module, *of_batch, None, **kwargs)[0])
+    return attended[None], None
 
 
 def takes_varlen(query: Tensor, scale: float | None, dropout: float) -> bool:
@@ -251,8 +258,8 @@ def varlen(
 ) -> Tensor:
     """Attend within segments by PyTorch's function for it, and return (N, heads, dim)."""
     assert varlen_attn is not None
-    ends = query_ends.int(), key_ends.int()
-    attended: Any = varlen_attn(query, key, value, *ends, segments.longest, segments.most_keys)
+    longest = segments.longest, segments.most_keys
+    attended: Any = varlen_attn(query, key, value, query_ends.int(), key_ends.int(), *longest)
     return attended
 
 

@@ -142,7 +142,7 @@ def test_gradients_are_the_very_bits_of_the_stock_tower(
     assert_same_bits(gradients(ours), gradients(stock))
 
 
-@only(lambda family: family.name in WINDOWS)
+@only(lambda family: family.name == "qwen2_5_vl")
 @torch.no_grad()
 def test_a_compiled_tower_gives_the_stock_towers_features(family: Family, large: Family) -> None:
     model, inputs = family.load(retention_ratio=1.0).model, images_of_several_sizes(large)

@@ -11,13 +11,14 @@ The layers pass on arguments that they do not know. By one of these the hooks te
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import is_flash_attention_requested
+
+from .packed_attention import NAME, Segments, ends_of, takes_varlen, varlen
 
 ARGUMENT = "whole_frames"  # the name of the argument
 KeysAndValues: TypeAlias = tuple[Tensor, ...]  # two of (patches, heads, dim of a head), or none
@@ -56,6 +57,8 @@ class WholeFrames:
     ):
         self.attentions, self.sources, self.before, self.carry = attentions, sources, before, carry
         self.num_computed, self.num_patches = num_computed, num_patches
+        self.segments = Segments(num_computed, num_patches)
+        self.ends = ends_of(num_computed, sources.device), ends_of(num_patches, sources.device)
         self.carries_gradients = carry and trained and torch.is_grad_enabled()
         self.last: dict[nn.Module, KeysAndValues] = {}
         self.results: dict[nn.Module, tuple[Tensor, Any]] = {}  # what the attention is given instead, and the result
@@ -103,31 +106,25 @@ class WholeFrames:
         last = slice(len(sources) - self.num_patches[-1], None)
         self.last[attention] = (keys[last].clone(), values[last].clone()) if self.carry else ()
         dropout = dropout if attention.training else 0.0
-        in_heads = (each.transpose(0, 1)[None] for each in (queries, keys, values))  # (1, heads, patches, dim) each
-        if is_flash_attention_requested(attention.config):
-            attend = ALL_ATTENTION_FUNCTIONS[attention.config._attn_implementation]
-            attended, _ = attend(
+        chosen, query_ends, key_ends = attention.config._attn_implementation, *(e.to(keys.device) for e in self.ends)
+        if chosen in ("sdpa", NAME) and takes_varlen(queries, scale, dropout):
+            return varlen(queries, keys, values, query_ends, key_ends, self.segments).flatten(1)
+        if chosen != NAME and is_flash_attention_requested(attention.config):
+            attended, _ = ALL_ATTENTION_FUNCTIONS[chosen](
                 attention,
-                *in_heads,
+                *(each.transpose(0, 1)[None] for each in (queries, keys, values)),  # (1, heads, patches, dim)
                 attention_mask=None,
                 scaling=scale,
                 dropout=dropout,
                 is_causal=False,
-                cu_seq_lens_q=_ends(self.num_computed, keys.device),
-                cu_seq_lens_k=_ends(self.num_patches, keys.device),
+                cu_seq_lens_q=query_ends,
+                cu_seq_lens_k=key_ends,
                 max_length_q=max(self.num_computed),
                 max_length_k=max(self.num_patches),
             )
             return attended[0].flatten(1)
-        lengths = (self.num_computed, self.num_patches, self.num_patches)
-        of_frames = zip(*(each.split(length, dim=2) for each, length in zip(in_heads, lengths)))
         attend = partial(nn.functional.scaled_dot_product_attention, dropout_p=dropout, scale=scale)
-        return torch.cat([attend(*of_frame) for of_frame in of_frames], dim=2)[0].transpose(0, 1).flatten(1)
-
-
-def _ends(lengths: Sequence[int], device: torch.device) -> Tensor:
-    """Return where parts of these lengths begin, and where the last one ends."""
-    return torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32, device=device)
+        return self.segments.attend(queries, keys, values, lambda *parts: attend(*parts).transpose(1, 2)).flatten(1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -166,7 +163,7 @@ def _in_qwen(
     of_patch = {
         "hidden_states": hidden_states[:1],
         "position_embeddings": tuple(each[:1] for each in position_embeddings),
-        "cu_seqlens": _ends([1], hidden_states.device),
+        "cu_seqlens": ends_of([1], hidden_states.device),
         "max_seqlen": 1,
     }
     return attention.proj(attended), of_patch

@@ -19,6 +19,7 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from ...configuration.compression_settings import name_meant, with_settings
 from ...configuration.saved_with_code import SavedWithCode
+from ..encoding.packed_attention import pack_attention
 from ..encoding.video_features import VidCom2VideoFeatures
 from ..hosting.in_transformers import (
     CACHE,
@@ -67,6 +68,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         super().__init__(with_settings(config, self.config_class, pop_settings(settings)), *args, **settings)
         # The parent has built its own inner model. Ours has the same weights and other methods.
         self.model.__class__ = self.inner_class
+        pack_attention(self.model)
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
         """Refuse unknown arguments of `generate` as the parent does, and say what they may have meant."""

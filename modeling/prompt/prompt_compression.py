@@ -16,6 +16,7 @@ from transformers.utils import logging
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from ...configuration.compression_settings import NUM_KEPT, SETTING_NAMES, CompressionSettings, with_settings
+from ..encoding.packed_attention import pack_attention
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 from ..hosting.in_transformers import (
     CACHE,
@@ -150,6 +151,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "which families it serves."
             )
         super().__init__(with_settings(config, self.config_class, {}), *args, **kwargs)
+        pack_attention(self)
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:

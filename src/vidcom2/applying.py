@@ -18,6 +18,7 @@ from .configuration.compression_settings import SETTING_NAMES, left_out, with_se
 from .errors import OptionError
 from .families import FAMILIES, Family, no_class_for
 from .finding_checkpoints import check_settings_of
+from .modeling.encoding.packed_attention import pack_attention, unpack_attention
 from .processors import check_processor, restore, shorten
 from .shipping.shipped_code import CODE_FIELDS
 
@@ -222,6 +223,7 @@ def _turn(model: nn.Module, loaded: PreTrainedModel, new_class: Any, config_of_n
     old_config, config = loaded.config, config_of_new()
     for module, to in changes:
         module.__class__ = to
+    (pack_attention if _is_ours(new_class) else unpack_attention)(changes[-1][0])
     for holder, name, method in rebound:
         holder.__dict__[name] = method
     for module, _ in changes:

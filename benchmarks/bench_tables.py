@@ -68,7 +68,7 @@ def speed(rows: list[dict[str, Any]]) -> str:
         times = ("–" if saved is None else faster(saved) for saved in (llm, whole))
         lines.append(["paper: 7B, A100", f"{100 * ratio:g} %", *times, quality])
     for row in rows:
-        if row["saved"] and method_name(row) == "vidcom2":
+        if row["saved"] and method_name(row) == "vidcom2" and row["retention_ratio"] == ratio:
             saved = (faster(row["saved"][name]) for name in ("llm_generation", "model_generation"))
             lines.append(["ours: 0.5B, CPU", f"{100 * row['retention_ratio']:g} %", *saved, "not measured"])
     return pipes(lines)

@@ -38,7 +38,7 @@ EPSILON = 1e-12  # the least length by which a token is divided
 LEAST_VARIETY = 1e-3  # a video whose tokens are more alike than this shows the same everywhere but for noise
 MOST = 256  # tokens that a round keeps at most: those offered have 1,024² distances to each other, 4 MiB
 OFFERED = 4  # tokens for each that a round keeps
-AT_ONCE = 2**22  # distances that are computed at once, 16 MiB: a longer video's round is taken in parts
+AT_ONCE = 2**23  # distances that are computed at once, 32 MiB: a longer video's round is taken in parts
 
 
 @own_method("coverage", count=exact_total)  # As a graph, it would have hundreds of steps.

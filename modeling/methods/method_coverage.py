@@ -1,9 +1,9 @@
 """`compression_method="coverage"`: leave no part of the video far from a kept token. This method is not in the paper.
 
 Methods that keep what is unusual lose what is common: at a tenth of the tokens, events stay and the scene is gone. This
-one asks for tokens that no kept token represents. It is the greedy algorithm for the k-centre problem (Gonzalez 1985,
-"Clustering to minimize the maximum intercluster distance"), which picks again and again the point that is farthest from
-all points picked so far. DivPrune (Alvar et al., CVPR 2025, arXiv 2503.02175) does this with an image's
+one asks for tokens that no kept token represents. It follows the greedy algorithm for the k-centre problem (Gonzalez
+1985, "Clustering to minimize the maximum intercluster distance"), which picks again and again the point that is
+farthest from all points picked so far. DivPrune (Alvar et al., CVPR 2025, arXiv 2503.02175) does this with an image's
 tokens. Here, tokens of a video are far from each other in what they show and in time:
 
     d(i, j) = (1 - cos(x_i, x_j)) / v  +  2 · |t_i - t_j| / T
@@ -12,16 +12,27 @@ v is the mean of 1 - cos over all pairs of tokens of the video, so that it does 
 encoder are. The factor 2 was chosen on three levels of the needle benchmark with one of its toys (docs/needle.md tells
 how); from 1 to 4 makes little difference there.
 
-Picking one token at a time would take K steps. So each frame offers the token that is farthest from what is kept, and
-⌊T/4⌋ of these, but at least one, are picked by the greedy rule before the frames offer again. The first token is the
-one nearest to the video's mean. Tokens are compared in float32, and wide ones by a sketch: their directions are
-projected to 256 random channels, always the same, which keeps 1 - cos within about a tenth of its value (Johnson and
-Lindenstrauss 1984) and makes a comparison fourteen times cheaper at 3,584 channels. A token of non-finite length is
-kept last.
+Picking one token at a time would take K steps, for each of which a GPU waits. So tokens are picked in rounds. The first
+token is the one nearest to the video's mean. Each round then keeps half as many tokens as are kept already, at least
+one and at most 256. The tokens farthest from what is kept are offered, four for each that the round keeps, the farthest
+first. Those are kept that are farthest from what is kept and from all that were offered before them; in a tie, the
+earlier. Nothing in it waits for the device: the sizes alone say how many rounds there are, 20 for 1,568 of 6,272
+tokens.
+
+The greedy rule's radius, the largest distance of a token to what is kept, is at most twice the best one. The rounds
+have no such guarantee, since the tokens offered may be many of one thing. Their radius was measured beside the greedy
+rule's, times as large at 25, 10 and 5 % of the tokens: 1.00 to 1.01, 1.01 to 1.15 and 1.02 to 1.03 in 32 × 196 tokens
+of scenes with cuts and of noise; 0.97 to 1.20 at all ratios in 64 frames of the toys' features; but 1.00 to 1.01, 1.40
+to 1.46 and 1.88 to 1.96 in 32 × 196 tokens of 24 things with four short events.
+
+Tokens are compared in float32, and wide ones by a sketch: their directions are projected to 256 random channels, always
+the same, which keeps 1 - cos within about a tenth of its value (Johnson and Lindenstrauss 1984) and makes a comparison
+fourteen times cheaper at 3,584 channels. A token of non-finite length is kept last.
 
 K is ⌊R·T·M⌋, but at least one token for each frame's worth, as with `compression_rounding="exact"`; it depends on the
 sizes alone. How K is shared among the frames depends on the content, and a frame may keep nothing. The cost is that of
-K·T·M comparisons, which grows with the square of the video's length.
+K·T·M comparisons, which grows with the square of the video's length. Memory grows with the length alone: beside copies
+of the tokens in float32, no more than `AT_ONCE` distances exist at a time, in 100,000 tokens as in 27,648.
 """
 
 from functools import cache, cached_property

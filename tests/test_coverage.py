@@ -1,6 +1,10 @@
 """`compression_method="coverage"`, against the same rule in plain loops."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,19 +32,18 @@ def kept_by_loops(tokens: Tensor, ratio: float) -> list[int]:
     def distance(i: int, j: int) -> float:
         return unlike(i, j) / variety + 2 * abs(i // per_frame - j // per_frame) / num_frames
 
+    def to_nearest(i: int, others: list[int]) -> float:
+        return min(distance(i, j) for j in others)
+
     mean = [sum(values) / number for values in zip(*points)]
     kept = [max(range(number), key=lambda i: sum(a * b for a, b in zip(points[i], mean)))]
     total = exact_total(num_frames, per_frame, ratio)
     while len(kept) < total:
-        offered = []
-        for t in range(num_frames):
-            free = [i for i in range(t * per_frame, (t + 1) * per_frame) if i not in kept]
-            if free:
-                offered.append(max(free, key=lambda i: min(distance(i, j) for j in kept)))
-        for _ in range(min(max(1, num_frames // 4), total - len(kept), len(offered))):
-            best = max(offered, key=lambda i: min(distance(i, j) for j in kept))
-            kept.append(best)
-            offered.remove(best)
+        picks = min(max(1, len(kept) // 2), method_coverage.MOST, total - len(kept))
+        free = [i for i in range(number) if i not in kept]
+        offered = sorted(free, key=lambda i: to_nearest(i, kept), reverse=True)[: 4 * picks]
+        gains = {i: to_nearest(i, kept + offered[:place]) for place, i in enumerate(offered)}
+        kept += sorted(offered, key=gains.__getitem__, reverse=True)[:picks]
     return sorted(kept)
 
 
@@ -54,6 +57,57 @@ def test_it_keeps_what_plain_loops_keep(num_frames: int, per_frame: int, ratio: 
     compression = compress(tokens, ratio, compression_method="coverage")
     assert compression.indices.tolist() == kept_by_loops(tokens, ratio)
     assert compression.frame_budgets.sum() == len(compression.indices) == exact_total(num_frames, per_frame, ratio)
+
+
+def test_a_long_videos_rounds_are_bounded_and_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round keeps at most `MOST` tokens, and computes at most `AT_ONCE` distances at a time."""
+    torch.manual_seed(0)
+    tokens = torch.randn(10, 12, 8) + torch.randn(8)
+    at_once: list[int] = []
+    to_all = method_coverage.Points._to_all
+
+    def noted(self: method_coverage.Points, rows: Tensor) -> Tensor:
+        at_once.append(len(rows))
+        return to_all(self, rows)
+
+    monkeypatch.setattr(method_coverage.Points, "_to_all", noted)
+    whole = compress(tokens, 0.5, compression_method="coverage").indices
+    assert at_once == [1, 1, 1, 1, 2, 3, 4, 6, 9, 14]  # Nothing asks for distances to the last 18.
+
+    at_once.clear()
+    monkeypatch.setattr(method_coverage, "AT_ONCE", 5 * 120)
+    assert torch.equal(compress(tokens, 0.5, compression_method="coverage").indices, whole)
+    assert sum(at_once) == 42 and max(at_once) == 5
+
+    at_once.clear()
+    monkeypatch.setattr(method_coverage, "MOST", 3)
+    kept = compress(tokens, 0.5, compression_method="coverage").indices
+    assert kept.tolist() == kept_by_loops(tokens, 0.5) != whole.tolist()
+    assert max(at_once) == 3
+
+
+COUNTS = """
+import torch
+from benchmarks.device_counts import Device, OnDevice
+from vidcom2 import compress
+
+tokens = torch.randn(32, 196, 300, generator=torch.Generator().manual_seed(0))
+expected = compress(tokens, 0.25, compression_method="coverage").indices
+with torch.no_grad(), Device() as device:
+    found = compress(OnDevice(tokens), 0.25, compression_method="coverage")
+assert torch.equal(found.indices.held, expected)
+print(device.asked.launches, sum(device.asked.waits.values()))
+"""
+
+
+def test_a_device_is_asked_for_few_kernels_and_never_waited_for() -> None:
+    """In a process of its own, since the pretended device is registered for good. 300 channels need the sketch."""
+    root = Path(__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    ran = subprocess.run([sys.executable, "-c", COUNTS], env=environment, cwd=root, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    launches, waits = map(int, ran.stdout.split())
+    assert launches <= 450 and waits == 0
 
 
 def test_each_of_many_things_keeps_a_token_where_chance_would_lose_some() -> None:

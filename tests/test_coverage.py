@@ -1,10 +1,6 @@
 """`compression_method="coverage"`, against the same rule in plain loops."""
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -84,30 +80,6 @@ def test_a_long_videos_rounds_are_bounded_and_taken_in_parts(monkeypatch: pytest
     kept = compress(tokens, 0.5, compression_method="coverage").indices
     assert kept.tolist() == kept_by_loops(tokens, 0.5) != whole.tolist()
     assert max(at_once) == 3
-
-
-COUNTS = """
-import torch
-from benchmarks.device_counts import Device, OnDevice
-from vidcom2 import compress
-
-tokens = torch.randn(32, 196, 300, generator=torch.Generator().manual_seed(0))
-expected = compress(tokens, 0.25, compression_method="coverage").indices
-with torch.no_grad(), Device() as device:
-    found = compress(OnDevice(tokens), 0.25, compression_method="coverage")
-assert torch.equal(found.indices.held, expected)
-print(device.asked.launches, sum(device.asked.waits.values()))
-"""
-
-
-def test_a_device_is_asked_for_few_kernels_and_never_waited_for() -> None:
-    """In a process of its own, since the pretended device is registered for good. 300 channels need the sketch."""
-    root = Path(__file__).parents[1]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
-    ran = subprocess.run([sys.executable, "-c", COUNTS], env=environment, cwd=root, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    launches, waits = map(int, ran.stdout.split())
-    assert launches <= 450 and waits == 0
 
 
 def test_each_of_many_things_keeps_a_token_where_chance_would_lose_some() -> None:

@@ -54,4 +54,4 @@ def test_a_method_launches_few_kernels_and_waits_once_at_most(tmp_path: Path) ->
     more = {"vidcom2 released": 128, "coverage": 450}  # docs/methods.md says why
     for name, asked in counts.items():
         assert asked["launches"] <= more.get(name, 120), name
-        assert asked["waits"] <= 1, name
+        assert asked["waits"] <= (name in ("vidcom2", "vidcom2 released", "random")), name

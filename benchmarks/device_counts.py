@@ -225,7 +225,8 @@ class Device(TorchDispatchMode):
         stock = "elsewhere"
         for frame, line in walk_stack(None):
             file = Path(frame.f_code.co_filename)
-            if ROOT in file.resolve().parents and file.name != Path(__file__).name:
+            is_own = ROOT in file.resolve().parents and "site-packages" not in file.parts  # an environment may be there
+            if is_own and file.name != Path(__file__).name:
                 self.asked = self.asked + Asked(0, Counter([f"{file.name}:{line}"]))
                 return
             if "transformers" in file.parts:

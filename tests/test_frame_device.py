@@ -17,6 +17,7 @@ from vidcom2.asking import frame_device
 from vidcom2.asking.candidates import AllTokens
 from vidcom2.asking.comparison import compare_answers
 from vidcom2.asking.frame_device import device_of_encoder, device_of_frames, takes_a_device
+from vidcom2.asking.prepared_video import prepare_video
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.demo.answerer import Answerer
@@ -25,6 +26,7 @@ from vidcom2.evaluation.batches import SeenVideo
 from vidcom2.explaining.explain import explain
 from vidcom2.live.live_video import LiveVideo
 from vidcom2.measuring.stages import Task, answer, encode
+from vidcom2.placement import Placement
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import Video, read_video
 
@@ -131,6 +133,9 @@ def test_frames_of_a_stream_are_prepared_beside_the_tower(family: Family, monkey
     live = LiveVideo(family.model, family.processor, max_video_tokens=10_000)
     live.add(np.zeros((84, 84, 3), dtype=np.uint8), 0.0)
     assert set(told) == ({None} if family.case.name in LANCZOS else {STAND_IN})
+    told.clear()
+    LiveVideo(family.model, family.processor, prepare_on="cpu").add(np.zeros((84, 84, 3), dtype=np.uint8), 0.0)
+    assert set(told) == {None}
 
 
 @pytest.mark.parametrize(
@@ -202,6 +207,22 @@ def test_a_processor_is_told_no_device_that_it_does_not_take(toy: Checkpoint) ->
     processor.video_processor = copy.copy(toy.processor.video_processor)
     processor.video_processor.device = "cpu"  # which the user chose
     assert not takes_a_device(processor)
+
+
+def test_what_is_kept_of_a_video_is_on_the_cpu_wherever_it_was_prepared(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The demo's lent GPU is another process's, and pickles what it returns."""
+    monkeypatch.setattr(type(family.model), "device", STAND_IN)
+    with StandIn():
+        kept, inputs = prepare_video(family.processor, frames(), family.model, device=STAND_IN)
+    assert isinstance(inputs["pixel_values_videos"], OnStandIn)
+    assert not any(isinstance(each, OnStandIn) for each in kept.inputs.values())
+
+
+def test_continued_runs_know_where_their_frames_were_prepared() -> None:
+    assert Placement().of_answers != Placement(prepare_on="cpu").of_answers
+    assert "prepare_on" not in Placement().of_answers  # as in older records
 
 
 def test_prepare_on_is_checked_and_kept_for_named_and_loaded_models(toy: Checkpoint) -> None:

@@ -17,6 +17,7 @@ from conftest import Family, only
 from flash_attention import put_in_place_of_the_package
 from models import make_image, tower_of
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -332,6 +333,11 @@ def test_ends_that_change_in_place_are_read_again() -> None:
 # -- PyTorch's own function for segments of any lengths ---------------------------------------------------------------
 
 
+def has_equal_heads(query: Any, key: Any) -> bool:
+    """PyTorch's function refuses fewer heads of keys than of queries, as EXAONE 4.5's tower has."""
+    return query.shape[1] == key.shape[1]
+
+
 @pytest.fixture
 def varlen_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Put a plain loop in place of PyTorch's function, which runs on CUDA alone, and collect what it is given."""
@@ -339,7 +345,7 @@ def varlen_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def stand_in(*given: Any) -> Tensor:
         query, key, value, query_ends, key_ends, longest, most_keys = given
-        assert query_ends.dtype == key_ends.dtype == torch.int32
+        assert query_ends.dtype == key_ends.dtype == torch.int32 and query.shape[1] == key.shape[1]
         lengths, of_keys = query_ends.diff().tolist(), key_ends.diff().tolist()
         assert (longest, most_keys) == (max(lengths), max(of_keys))
         calls.append(given)
@@ -347,7 +353,7 @@ def varlen_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(packed_attention, "varlen_attn", stand_in)
     for module in (packed_attention, whole_frame_attention):
-        monkeypatch.setattr(module, "takes_varlen", lambda *_: True)
+        monkeypatch.setattr(module, "takes_varlen", lambda query, key, *_: has_equal_heads(query, key))
     return calls
 
 
@@ -359,7 +365,7 @@ def test_torchs_function_for_segments_gives_the_stock_towers_features(
     pairs = zip(features(family.uncompressing.model, inputs), features(family.stock.model, inputs), strict=True)
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs.flatten(0, -2), rtol=0, atol=1e-5)
-    assert len(varlen_calls) == len(layers_of(family.model.model))
+    assert len(varlen_calls) == (0 if family.case.name == "exaone4_5" else len(layers_of(family.model.model)))
 
 
 @only(lambda family: family.name in WITH_SEGMENTS and family.grouped)
@@ -375,7 +381,7 @@ def test_what_is_left_out_of_frames_uses_torchs_function_too(family: Family, var
         family.model.set_attn_implementation("sdpa")
     for each, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(each, other, rtol=0, atol=1e-5)
-    assert num_calls == len(varlen_calls) > 0
+    assert num_calls == len(varlen_calls) and (num_calls > 0) == (family.case.name != "exaone4_5")
 
 
 @pytest.mark.parametrize(
@@ -392,6 +398,9 @@ def test_what_is_left_out_of_frames_uses_torchs_function_too(family: Family, var
         ({"dropout": 0.1}, False),
         ({"capability": (7, 5)}, False),
         ({"function": None}, False),
+        ({"key_heads": 1}, False),
+        ({"allowed": [SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION]}, False),
+        ({"has_flash": False}, False),
     ],
 )
 def test_torchs_function_is_called_where_it_runs(
@@ -402,5 +411,9 @@ def test_torchs_function_is_called_where_it_runs(
     }
     monkeypatch.setattr(packed_attention, "varlen_attn", changed.get("function", print))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: changed.get("capability", (9, 0)))
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: changed.get("has_flash", True))
     query: Any = SimpleNamespace(**described)
-    assert packed_attention.takes_varlen(query, changed.get("scale"), changed.get("dropout", 0.0)) == takes
+    key: Any = SimpleNamespace(shape=(1, changed.get("key_heads", 2), 9, 80))
+    with sdpa_kernel(changed.get("allowed", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])):
+        found = packed_attention.takes_varlen(query, key, changed.get("scale"), changed.get("dropout", 0.0))
+    assert found == takes

@@ -30,9 +30,9 @@ except ImportError:
 # Each copy of this file, such as one in a Hub repo, registers a function of its own.
 NAME = f"{__name__}.packed_flash"
 TOWERS = ("visual", "vision_model", "vision_tower")  # what Transformers calls a model's vision tower
-# A batch has at most so many segments, which CUDA can launch, and so many scores a head. Where PyTorch has no kernel
-# that spares memory, all scores of a batch exist at once.
-MOST_SEGMENTS, MOST_SCORES = 2**15, 2**26
+# A batch has at most so many segments, which CUDA can launch, and so many scores a head: 1,024 windows of 64 patches.
+# Where PyTorch has no kernel that spares memory, all scores of a batch exist at once.
+MOST_SEGMENTS, MOST_SCORES = 2**15, 2**22
 SEGMENTS = "_vidcom2_segments"  # the attribute of a tensor of ends that keeps what was read of it
 
 
@@ -236,20 +236,28 @@ def packed_flash(
         return sdpa(module, query, key, value, attention_mask, **kwargs)
     segments = segments_of(cu_seq_lens_q)
     queries, keys, values = (each[0].transpose(0, 1) for each in (query, key, value))
-    if takes_varlen(query, kwargs.get("scaling"), kwargs.get("dropout", 0.0)):
+    if takes_varlen(query, key, kwargs.get("scaling"), kwargs.get("dropout", 0.0)):
         return varlen(queries, keys, values, cu_seq_lens_q, cu_seq_lens_q, segments)[None], None
     attended = segments.attend(queries, keys, values, lambda *of_batch: sdpa(module, *of_batch, None, **kwargs)[0])
     return attended[None], None
 
 
-def takes_varlen(query: Tensor, scale: float | None, dropout: float) -> bool:
-    """Return whether PyTorch's attention to segments of any lengths in one call takes these queries (..., dim)."""
+def takes_varlen(query: Tensor, key: Tensor, scale: float | None, dropout: float) -> bool:
+    """Return whether PyTorch's attention to segments of any lengths in one call takes these queries and keys.
+
+    Args:
+        query, key: (..., dim), with the heads on their second axis.
+    """
+    if query.shape[1] != key.shape[1]:  # PyTorch 2.10 takes fewer heads of keys, later versions if they are told.
+        return False
     dim = query.shape[-1]
     is_usual = scale is None or math.isclose(scale, dim**-0.5)  # PyTorch 2.10 takes no other scale.
     if varlen_attn is None or dropout or not is_usual or dim % 8 or dim > 256:
         return False
     if query.dtype not in (torch.float16, torch.bfloat16) or not query.is_cuda or torch.version.hip is not None:
         return False
+    if not (torch.backends.cuda.is_flash_attention_available() and torch.backends.cuda.flash_sdp_enabled()):
+        return False  # The build lacks it, or the user forbids it, as by `sdpa_kernel`.
     return torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 

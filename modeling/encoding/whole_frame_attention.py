@@ -107,7 +107,7 @@ class WholeFrames:
         self.last[attention] = (keys[last].clone(), values[last].clone()) if self.carry else ()
         dropout = dropout if attention.training else 0.0
         chosen, query_ends, key_ends = attention.config._attn_implementation, *(e.to(keys.device) for e in self.ends)
-        if chosen in ("sdpa", NAME) and takes_varlen(queries, scale, dropout):
+        if chosen in ("sdpa", NAME) and takes_varlen(queries, keys, scale, dropout):
             return varlen(queries, keys, values, query_ends, key_ends, self.segments).flatten(1)
         if chosen != NAME and is_flash_attention_requested(attention.config):
             attended, _ = ALL_ATTENTION_FUNCTIONS[chosen](

@@ -48,7 +48,7 @@ def is_out_of_memory(error: Exception) -> bool:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(error, RuntimeError):
         return False
-    in_words = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
+    in_words = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory", "Invalid buffer size")
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in in_words)
 
 

@@ -16,7 +16,8 @@ def own_version() -> str:
     try:
         return version("vidcom2")
     except PackageNotFoundError:
-        found = re.search('^version = "(.+)"$', PROJECT.read_text("utf-8"), re.MULTILINE) if PROJECT.exists() else None
-        if found is None:
+        text = PROJECT.read_text("utf-8") if PROJECT.exists() else ""
+        found = re.search('^version = "(.+)"$', text, re.MULTILINE)
+        if found is None or 'name = "vidcom2"' not in text.splitlines():  # It may be that of a project around this one.
             raise
         return found[1]

@@ -70,7 +70,8 @@ class Placement:
     @property
     def of_answers(self) -> dict[str, str | None]:
         """The options that answers depend on, for a run's record. The model's identity has the revision."""
-        return {"dtype": self.dtype, "attn_implementation": self.attn_implementation}
+        where = {} if self.prepare_on == "auto" else {"prepare_on": self.prepare_on}  # as records from before have it
+        return {"dtype": self.dtype, "attn_implementation": self.attn_implementation, **where}
 
     def check(self, name: str | None) -> None:
         """Check the options alone; `devices.py` checks that this machine has the device.

@@ -195,7 +195,8 @@ def prepare_video(
         types = {recorder.convert_tokens_to_ids(placeholder_of(processor, made)): VIDEO}
     prepared = PreparedVideo(
         video=video.without_pixels(),
-        inputs={name: inputs[name] for name in OF_VIDEOS if name in inputs},
+        # On the CPU, wherever frames were prepared: another process may have no accelerator.
+        inputs={name: torch.as_tensor(inputs[name]).cpu() for name in OF_VIDEOS if name in inputs},
         placeholder=asked[start : len(asked) - end],
         written=made[start : len(made) - end],
         tokenizer_arguments=recorder.arguments | {"return_tensors": "pt"},

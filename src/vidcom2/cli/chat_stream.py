@@ -125,6 +125,7 @@ def stream_chat(
         from ..live.live_video import LiveVideo
 
         checkpoint = load_resolved(resolved)
-        with StreamChat(LiveVideo(checkpoint.model, checkpoint.processor, **settings), source, arguments) as chat:
+        live = LiveVideo(checkpoint.model, checkpoint.processor, prepare_on=placement.prepare_on, **settings)
+        with StreamChat(live, source, arguments) as chat:
             yield chat
         chat.raise_error()

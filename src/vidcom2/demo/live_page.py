@@ -84,7 +84,9 @@ class Visit:
             if live is None or picture.shape != self.shape:
                 if live is None and sum(each.live is not None for each in _visits) >= MOST_VISITORS:
                     raise OptionError(FULL)
-                live, started, self.dropped = LiveVideo(answerer.model, answerer.checkpoint.processor), now, 0
+                its = answerer.checkpoint
+                live = LiveVideo(answerer.model, its.processor, prepare_on=its.prepare_on)
+                started, self.dropped = now, 0
             live.add(picture, now - started)
             self.live, self.started, self.seconds, self.shape = live, started, now - started, picture.shape
             _visits.add(self)

@@ -144,6 +144,7 @@ def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> 
         "model_settings": settings,
         "dtype": str(model.dtype),
         "attn_implementation": model.config._attn_implementation,
+        **({} if checkpoint.prepare_on == "auto" else {"prepare_on": checkpoint.prepare_on}),
         "candidates": {each.label: described(each) for each in candidates},
         "read": code_digest(read),
         **versions_of_answers(),

@@ -107,6 +107,7 @@ class VidCom2ForLmmsEval(lmms):
         resolved = resolve(pretrained, placement, settings)
         checkpoint = load_resolved(resolved)
         self.model, self.processor = checkpoint.model, checkpoint.processor
+        self._where: dict[str, Any] = {"prepare_on": placement.prepare_on}
         self._names = pretrained, resolved.name_in_results
         self._identity, self._num_frames = checkpoint.identity, num_frames
         # Questions about the same video mostly follow each other, and a long video takes long to decode.
@@ -137,7 +138,8 @@ class VidCom2ForLmmsEval(lmms):
             live = None
             try:
                 if self._live_fps is None:
-                    answer = ask(self._read(path), question, self.model, processor=self.processor, **given)
+                    video, given = self._read(path), self._where | given
+                    answer = ask(video, question, self.model, processor=self.processor, **given)
                 else:
                     live = self._watch(path)
                     answer = live.ask(question, **given)
@@ -160,7 +162,7 @@ class VidCom2ForLmmsEval(lmms):
         raise _refused(requests, "asks in several rounds")
 
     def _watched_live(self, path: str) -> LiveVideo:
-        live = LiveVideo(self.model, self.processor)
+        live = LiveVideo(self.model, self.processor, **self._where)
         for frame, seconds in played(path, self._live_fps or 1.0):
             live.add(frame, seconds)
         self._settings = live.settings

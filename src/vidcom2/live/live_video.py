@@ -58,6 +58,7 @@ class LiveVideo:
         recent_frames: how many of the last frames stay whole. In Qwen's families two frames share their tokens, and a
             frame that waits for its second counts as two.
         memory_method: which tokens of the other frames stay: `"coverage"`, or one that `register_memory_method` added.
+        prepare_on: where frames are prepared, as in `Placement`: `"auto"` or `"cpu"`.
 
     Several threads may use it. Frames are taken in one after the other.
 
@@ -82,10 +83,12 @@ class LiveVideo:
         max_video_tokens: int | None = None,
         recent_frames: int = 4,
         memory_method: str = "coverage",
+        prepare_on: str = "auto",
     ) -> None:
         self.recent_frames = whole_number("recent_frames", recent_frames)
         self._method = memory_method_named(memory_method)
-        self.checkpoint, _ = checkpoint_of(check_model(model, processor, Placement(), {}), processor, {})
+        placement = Placement(prepare_on=prepare_on)
+        self.checkpoint, _ = checkpoint_of(check_model(model, processor, placement, {}), processor, {}, prepare_on)
         its_config: Any = self.checkpoint.model.config
         if max_video_tokens is None:
             max_video_tokens = its_config.max_video_tokens or MAX_VIDEO_TOKENS

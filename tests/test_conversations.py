@@ -11,7 +11,7 @@ from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video, token_types, typed, video_places
 from test_generate import NEW, batch_of_two, run
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
 
 from vidcom2.modeling.prompt.conversation_cache import using
 from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
@@ -523,3 +523,35 @@ def test_text_that_is_hidden_between_frames_stays_hidden_in_later_steps(family: 
     if "mm_token_type_ids" in whole:
         whole["mm_token_type_ids"] = torch.nn.functional.pad(whole["mm_token_type_ids"], (0, 1))
     torch.testing.assert_close(stepped, short.model(**whole).logits[:, -1], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@only(lambda family: not family.recurrent)  # linear attention takes no such mask
+def test_a_custom_mask_of_a_turn_is_kept_on_a_cache_whose_prompt_was_shortened(family: Family) -> None:
+    cache = family.model(**family.one_video(), use_cache=True).past_key_values
+    length, lowest = cache.get_seq_length(), torch.finfo(torch.float32).min
+    seeing = torch.zeros(1, 1, 3, length + 3)
+    seeing[..., length:] = torch.full((3, 3), lowest).triu(1)
+    blind = seeing.clone()
+    blind[..., :length] = lowest
+    turn, caches = {"input_ids": torch.tensor([[5, 6, 7]])}, (cache, copy.deepcopy(cache))
+    one, other = (
+        family.model(**turn, attention_mask=mask, past_key_values=each).logits
+        for mask, each in zip((seeing, blind), caches, strict=True)
+    )
+    assert (one - other).abs().max() > 1e-3
+
+
+@torch.no_grad()
+@only(lambda family: not (family.mrope or family.recurrent or family.adds_features))
+def test_an_image_on_a_static_cache_takes_a_mask_as_long_as_the_cache(family: Family) -> None:
+    inputs, text = first_turn(family, "image"), torch.tensor([[5, 6, 7]])
+    inputs.pop("attention_mask")
+    most = 3 + inputs["input_ids"].shape[1] + 5
+    caches = [StaticCache(config=family.model.config.get_text_config(), max_cache_len=most) for _ in range(2)]
+    for model, cache in zip((family.model, family.stock), caches, strict=True):
+        model(input_ids=text, past_key_values=cache)
+    mask = torch.ones(1, most, dtype=torch.int64)
+    ours = family.model(**inputs, attention_mask=mask, past_key_values=caches[0]).logits
+    theirs = family.stock(**inputs, attention_mask=mask, past_key_values=caches[1]).logits
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family
-from models import EACH_MODEL, RETENTION_RATIO
+from models import EACH_MODEL, RETENTION_RATIO, video_places
 from test_conversations import QUESTION
 from test_generate import NEW, UNEVEN, batch_of_two, make_prompt, run
 from torch import Tensor
@@ -169,3 +169,17 @@ def test_beams_see_the_media_of_their_prompt(family: Family, kind: str, ratio: f
     expected = family.model(**inputs, retention_ratio=ratio).logits[:, -1]
     said = answered(family, inputs, num_beams=3, retention_ratio=ratio)
     torch.testing.assert_close(said.logits[0], expected.expand(3, -1), **CLOSE)
+
+
+@torch.no_grad()
+def test_text_that_is_hidden_before_a_video_that_ends_the_prompt_is_refused(family: Family) -> None:
+    inputs = family.one_video()
+    is_video = video_places(family.model.config, inputs["input_ids"])[0]
+    last = int(is_video.nonzero()[-1])
+    text = int((~is_video[:last]).nonzero()[-1])  # the last before the video's last group of placeholders
+    for name in ("input_ids", "attention_mask", "mm_token_type_ids"):
+        if name in inputs:
+            inputs[name] = inputs[name][:, : last + 1].clone()
+    inputs["attention_mask"][0, text] = 0
+    with pytest.raises(ValueError, match=GAP):
+        family.model(**inputs)

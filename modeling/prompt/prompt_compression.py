@@ -77,7 +77,8 @@ class Prompt:
         kinds: (B, n) what they stand for, as `kinds` returns it.
         attended: (B, n) bool: the caller's mask of them.
         described: the arguments that say how large images and videos are, and when their frames are shown.
-        past: (B, P) the mask of the tokens in the KV cache; None if the caller knows the positions.
+        past: (B, P) the mask of the tokens in the KV cache; None if the caller knows the positions, or gave a mask of
+            other tokens, which is refused where it matters.
         start: the first position after these, in the row where it is largest.
     """
 
@@ -309,7 +310,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if inputs.get("pixel_values_videos") is not None and (settings.may_drop or inputs.get(NUM_KEPT) is not None):
             check_not_exported()
         prompt, is_ready = None, is_prepared(inputs)
-        if not is_ready and (has_media(inputs) or (self.uses_mrope and tokens.shape[1] > 1)):
+        has_positions_to_find = self.uses_mrope and tokens.shape[1] > 1 and inputs.get("position_ids") is None
+        if not is_ready and (has_media(inputs) or has_positions_to_find):
             prompt = self.prompt_of(tokens, inputs, before)
         elif is_ready and name == "input_ids" and not self.shows_own_ids:
             inputs["input_ids"] = self.distinct_ids(tokens, self.kinds(tokens))
@@ -370,7 +372,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
                 after = replace(after, least=after.length if is_moved else before.length + last + 1, previous=before)
         inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, turn)
-        if is_2d(given) or (layout is not None and layout.pads) or before.order is not None:
+        if is_2d(given) or (layout is not None and layout.pads) or (given is None and before.order is not None):
             inputs = inputs | {"attention_mask": mask}
         if not has_whole_conversation:
             inputs = self._with_images_encoded(inputs, encode)
@@ -382,9 +384,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Args:
             tokens: (B, n) ids or (B, n, dim) embeddings.
             before: what the KV cache holds; None if that does not matter.
-
-        Raises:
-            ValueError: if the mask does not cover the conversation.
         """
         given = {name: inputs.get(name) for name in (*DESCRIBING, *PER_TOKEN)}
         described = {name: each.cpu() if isinstance(each, Tensor) else each for name, each in given.items()}
@@ -392,7 +391,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         attended, past, start = torch.ones_like(ids, dtype=torch.bool), None, 0
         if is_2d(mask) and mask.shape[1] >= ids.shape[1]:  # Another one is refused later.
             attended = mask[:, mask.shape[1] - ids.shape[1] :].cpu().bool()
-        if before is not None and inputs.get("position_ids") is None:
+        covers = not is_2d(mask) or (before is not None and mask.shape[1] == before.caller_length + ids.shape[1])
+        if before is not None and covers and inputs.get("position_ids") is None:
             past = attended[:, :0]
             if before.length:
                 past, _ = before.masks(mask if is_2d(mask) else None, tokens)

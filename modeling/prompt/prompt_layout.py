@@ -56,8 +56,8 @@ class Layout:
         places: (B, L') int64: where each token is in the full prompt (B, F).
         rows: (B, L) int64: for each token of the caller's, the token here whose output predicts what follows it.
         full: the full prompts; None if the caller's are these, and the model shortens them.
-        mask: (B, L') the mask of these tokens, on the host, but with those of videos before all others; None if that of
-            the caller's tokens is like it.
+        mask: (B, n) a mask, on the host, that hides a token between others where that of these tokens may; None if that
+            of the caller's tokens is like it.
         pads: whether there is padding here that the caller's prompts need not have.
         moves: whether tokens may stand elsewhere than in the caller's prompts.
         moves_hidden: whether some of those may be hidden by the caller's mask.
@@ -167,10 +167,13 @@ def without_dropped(attended: Tensor, is_video: Tensor, videos: Sequence[tuple[i
         places[row, places.shape[1] - length + number :] = text.nonzero().flatten()
         is_kept[row, places.shape[1] - length : places.shape[1] - length + number] = True
         mask[row, places.shape[1] - length + number :] = attended[row, text]
+    # The kept tokens of videos come first in it, and those of a video that ends a prompt also last.
+    ends_in_video = (is_video & (attended.flip(1).long().cumsum(1).flip(1) == 1) & attended.bool()).any(1, keepdim=True)
+    mask = torch.cat([mask | is_kept, ends_in_video], dim=1)
     tables = is_video.nonzero()[:, 1].split(sizes)
     order = _with_kept(places, is_kept, tables, kept).sort(dim=1).values
     wanted = on_device(torch.arange(is_video.shape[1]), order.device).expand(is_video.shape).contiguous()
-    return Layout(order, order.clamp(min=0), _rows(order, wanted), mask=mask | is_kept, pads=len(set(lengths)) > 1)
+    return Layout(order, order.clamp(min=0), _rows(order, wanted), mask=mask, pads=len(set(lengths)) > 1)
 
 
 def _videos_of_prompts(is_video: Tensor, numbers: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:

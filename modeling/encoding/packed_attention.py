@@ -22,6 +22,8 @@ from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_jit_tracing
 
+from ..methods.compression import on_device
+
 try:
     from torch.nn.attention.varlen import varlen_attn  # since PyTorch 2.10
 except ImportError:
@@ -135,7 +137,7 @@ class Segments:
         self._query_rows = None if is_in_order else _rows_of(queries, order)
         self._key_rows = self._query_rows if is_in_order or keys is None else _rows_of(keys, order)
         self._places = None if self._query_rows is None else self._query_rows.argsort()
-        self._on: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
+        self._on: dict[torch.device, tuple[Tensor, ...]] = {}
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -148,8 +150,7 @@ class Segments:
             attend: takes queries, keys and values of a batch, (segments, heads, rows of a segment, dim), and returns
                 (segments, rows of a segment, heads, dim).
         """
-        places = None
-        if self._query_rows is not None:
+        if (places := self._places) is not None:
             query_rows, key_rows, places = self._orders(query.device)
             query = query.index_select(0, query_rows)
             key, value = key.index_select(0, key_rows), value.index_select(0, key_rows)
@@ -168,11 +169,12 @@ class Segments:
         parts = rows.split([count * length for count, length in shapes])
         return [part.unflatten(0, shape).transpose(1, 2) for part, shape in zip(parts, shapes, strict=True)]
 
-    def _orders(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    def _orders(self, device: torch.device) -> tuple[Tensor, ...]:
         """Return the rows of the queries and of the keys in the order of the batches, and where each query went."""
         if device not in self._on:
             assert self._query_rows is not None and self._key_rows is not None and self._places is not None
-            self._on[device] = (self._query_rows.to(device), self._key_rows.to(device), self._places.to(device))
+            rows = self._query_rows, self._key_rows, self._places
+            self._on[device] = tuple(on_device(each, device) for each in rows)
         return self._on[device]
 
 
@@ -198,7 +200,7 @@ def segments_of(ends: Tensor) -> Segments:
 
 def ends_of(lengths: Sequence[int], device: torch.device) -> Tensor:
     """Return where parts of these lengths begin, and where the last one ends. `segments_of` need not wait for it."""
-    ends = torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32, device=device)
+    ends = on_device(torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32), device)
     setattr(ends, SEGMENTS, (None if ends.is_inference() else ends._version, Segments(lengths)))
     return ends
 

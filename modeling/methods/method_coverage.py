@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
-from .compression import VideoCompression, VideoTokens, exact_total, own_method
+from .compression import VideoCompression, VideoTokens, exact_total, on_device, own_method
 
 TIME_WEIGHT = 2.0  # of a whole video's length, in mean distances of two tokens
 SKETCH = 256  # channels in which wide tokens are compared
@@ -101,7 +101,7 @@ class Points:
         lengths = torch.linalg.vector_norm(directions, dim=1)
         self.finite: Tensor = lengths.isfinite()
         if directions.shape[1] > SKETCH:
-            directions = directions @ projection(directions.shape[1]).to(tokens.device, non_blocking=True)
+            directions = directions @ on_device(projection(directions.shape[1]), tokens.device)
         # They are scaled after the projection, which leaves fewer channels.
         directions = (directions / lengths.clamp(min=EPSILON)[:, None]).masked_fill(~self.finite[:, None], 0.0)
         number = self.finite.sum().clamp(min=1)

@@ -218,11 +218,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         token after them (B, 1)."""
         attended, layout = turn.run, turn.layout
         if layout is not None and turn.prompt is not None and turn.spreads:
-            full = layout.in_full(turn.prompt.attended, 1)
-            of_full, length = (
-                on_device(each, attended.device) for each in (positions_by_order(full), full.sum(dim=1, keepdim=True))
-            )
-            return turn.start + of_full.gather(1, layout.places.to(attended.device)), turn.start + length
+            full = on_device(layout.in_full(turn.prompt.attended, 1), attended.device)
+            positions = positions_by_order(full).gather(1, layout.places.to(attended.device))
+            return turn.start + positions, turn.start + full.sum(dim=1, keepdim=True)
         positions = turn.start + positions_by_order(attended) if turn.follows else None
         return positions, turn.start + attended.sum(dim=1, keepdim=True)
 
@@ -366,7 +364,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         after = before.later(tokens.shape[1], layout if is_moved else None)
         if self.uses_mrope or before.offset is not None or (spreads and layout is not None):
             after = replace(after, is_known=True, offset=following - mask.sum(dim=1, keepdim=True))
-        if after.offset is not None or (layout is not None and (is_moved or layout.moves)):
+        if after.offset is not None or (layout is not None and layout.moves):
             kinds = self.kinds(tokens, inputs) if prompt is None else prompt.kinds
             # The last placeholder keeps its place, since a video has as many, however they are shared among frames.
             for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
@@ -415,7 +413,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if prompt is None:
             ends = self.kinds(tokens[:, -1:]) if tokens.ndim == 2 else None
         else:
-            ends = prompt.kinds.gather(1, (prompt.attended.cumsum(dim=1)).argmax(dim=1, keepdim=True))
+            ends = prompt.kinds.gather(1, prompt.attended.cumsum(dim=1).argmax(dim=1, keepdim=True))
         if ends is not None and (ends > TEXT).any():
             raise ValueError(
                 "A prompt ends in a placeholder of an image or a video, and Transformers would count the positions of "

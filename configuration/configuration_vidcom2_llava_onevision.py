@@ -9,14 +9,14 @@ from .family_config import FamilyConfig
 
 
 class VidCom2LlavaOnevisionConfig(FamilyConfig, LlavaOnevisionConfig):
-    """Config of `VidCom2LlavaOnevisionForConditionalGeneration`.
+    """Config of `VidCom2LlavaOnevisionForConditionalGeneration`: `LlavaOnevisionConfig` plus the fields of
+    `CompressionSettings`.
 
-    `LlavaOnevisionConfig` plus the fields of `CompressionSettings`. The `model_type` stays the native one. So a stock
-    `config.json` loads here, with the default settings, and one saved here loads in the stock class.
+    The `model_type` stays the native one. So a stock `config.json` loads here, with the default settings, and one saved
+    here loads in the stock class.
 
     Raises:
-        ValueError: if a VidCom² setting is outside its accepted set, whether it comes from the constructor, an
-            assignment, a `from_pretrained` override or an edited `config.json`.
+        ValueError: if a VidCom² setting is outside its accepted set.
     """
 
     model_type = "llava_onevision"

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 # a file of the ground floor.
 ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
-    *("modeling.families", "modeling", ".errors", ".own_version", ".families", "vllm_plugin"),
+    *("modeling.families", "modeling", ".errors", ".own_version"),
+    *(".families", ".family_sources", ".family_modules", ".family_classes", "vllm_plugin"),
     *(".repo_shape", ".hub_calls", ".checks", ".toys", ".presets", ".placement"),
     *(".finding_checkpoints", ".devices", ".processors"),
     *("tiny", "video", "records", ".checkpoints"),
@@ -102,7 +103,7 @@ def test_the_docs_name_every_room() -> None:
 
 # The tables in which a row is a family, and the code of one family alone.
 OF_FAMILIES = (
-    *("families.", "toys.", "tiny.", "llava_video."),
+    *("families.", "family_sources.", "toys.", "tiny.", "llava_video."),
     *("modeling.families.", "configuration.configuration_", "vllm_plugin."),
 )
 SHARED_IN_VLLM = {f"vllm_plugin.{name}" for name in ("settings", "compressed_videos", "separate_frames", "compat")}

@@ -17,6 +17,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module, get
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.configuration.saved_with_code import check_before_copy
 from vidcom2.families import FAMILIES
+from vidcom2.family_sources import written_modules, written_source
 from vidcom2.hub_upload.verification import failures, verify
 from vidcom2.processors import shorten
 from vidcom2.shipping.shipped_code import code_of, fields_of
@@ -24,7 +25,13 @@ from vidcom2.tiny.llava_video import tiny_llava_video
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("modeling", "configuration")
-SHIPPED = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.stem != "__init__")
+SHIPPED = {
+    path.name: path.read_text(encoding="utf-8")
+    for room in ROOMS
+    for path in (ROOT / room).rglob("*.py")
+    if path.stem != "__init__"
+}
+WRITTEN = {f"{name}.py": written_source(name) for name in written_modules()}  # from rows
 
 
 @pytest.fixture(params=EACH_MODEL)
@@ -74,12 +81,13 @@ def test_every_shipped_file_belongs_to_some_repo_and_has_a_name_of_its_own() -> 
     shipped = {name for case in MODELS for name in code_of(case.model_class, "vidcom2", "full", compression)}
     shipped |= code_of(MODELS[0].model_class, "vidcom2", "skip_repeated").keys()
     shipped |= {"users_methods.py", "users_vision_methods.py"}  # are shipped with methods of users
-    names = [path.name for path in SHIPPED]
+    names = [path.name for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.stem != "__init__"]
+    names += WRITTEN
     assert shipped == set(names) - {"compress.py"} and len(names) == len(set(names))
 
 
 def test_the_code_in_a_repo_differs_from_the_package_only_in_names_of_rooms(case: ModelCase) -> None:
-    files = {path.name: path.read_text(encoding="utf-8").splitlines() for path in SHIPPED}
+    files = {name: source.splitlines() for name, source in (SHIPPED | WRITTEN).items()}
     differing = 0
     for name, content in code_of(case.model_class).items():
         if name == "registered_methods.py":  # It names the methods that the repo holds.
@@ -140,7 +148,7 @@ def reaching(source: str) -> list[str]:
 
 
 def test_shipped_code_reads_no_environment_opens_nothing_and_runs_nothing() -> None:
-    sources = {path.name: path.read_text(encoding="utf-8") for path in SHIPPED}
+    sources = SHIPPED | WRITTEN
     methods = "registered_methods.py"  # The package's lists files. A repo's is another.
     sources[methods] = code_of(MODELS[0].model_class)[methods].decode()
     assert {name: found for name, source in sources.items() if (found := reaching(source))} == {}

@@ -16,8 +16,6 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
     apart in the prompt, before its time.
     """
 
-    frames_stand_apart = True
-
     def stock_ids(self, input_ids: Tensor) -> Tensor:
         return input_ids.masked_fill(input_ids == self.config.video_token_id, self.config.image_token_id)
 

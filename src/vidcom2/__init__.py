@@ -48,6 +48,7 @@ def _check_repo(saved: object, repo: str, token: object, revision: str | None) -
 
 
 # These modules are cheap to import: they import only the standard library.
+importlib.import_module(f"{__name__}.family_modules")  # so that the modules of families without files can be imported
 importlib.import_module(f"{__name__}.modeling.registered_methods")  # so that the names of all methods are known
 _problem = importlib.import_module(f"{__name__}.errors").transformers_problem()
 if _problem is not None:

@@ -9,6 +9,28 @@ from .bulk.requests import AnsweredRequest
 from .checkpoints import load, tiny_model
 from .configuration.compression_settings import CompressionSettings
 from .explaining.explain import explain
+from .family_classes import (
+    VidCom2Cosmos3OmniConfig,
+    VidCom2Cosmos3OmniForConditionalGeneration,
+    VidCom2Exaone4_5_Config,
+    VidCom2Exaone4_5_ForConditionalGeneration,
+    VidCom2Glm4vConfig,
+    VidCom2Glm4vForConditionalGeneration,
+    VidCom2Glm4vMoeConfig,
+    VidCom2Glm4vMoeForConditionalGeneration,
+    VidCom2Glm46VConfig,
+    VidCom2Glm46VForConditionalGeneration,
+    VidCom2Qwen2_5_VLConfig,
+    VidCom2Qwen2_5_VLForConditionalGeneration,
+    VidCom2Qwen3_5Config,
+    VidCom2Qwen3_5ForConditionalGeneration,
+    VidCom2Qwen3_5MoeConfig,
+    VidCom2Qwen3_5MoeForConditionalGeneration,
+    VidCom2Qwen3VLConfig,
+    VidCom2Qwen3VLForConditionalGeneration,
+    VidCom2Qwen3VLMoeConfig,
+    VidCom2Qwen3VLMoeForConditionalGeneration,
+)
 from .live.live_video import LiveVideo
 from .live.stream_memory import StreamTokens, register_memory_method
 from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
@@ -18,22 +40,11 @@ from .modeling.families.modeling_vidcom2_cosmos3_edge import (
     VidCom2Cosmos3EdgeConfig,
     VidCom2Cosmos3EdgeForConditionalGeneration,
 )
-from .modeling.families.modeling_vidcom2_cosmos3_omni import (
-    VidCom2Cosmos3OmniConfig,
-    VidCom2Cosmos3OmniForConditionalGeneration,
-)
-from .modeling.families.modeling_vidcom2_exaone4_5 import (
-    VidCom2Exaone4_5_Config,
-    VidCom2Exaone4_5_ForConditionalGeneration,
-)
 from .modeling.families.modeling_vidcom2_gemma4 import VidCom2Gemma4Config, VidCom2Gemma4ForConditionalGeneration
 from .modeling.families.modeling_vidcom2_gemma4_unified import (
     VidCom2Gemma4UnifiedConfig,
     VidCom2Gemma4UnifiedForConditionalGeneration,
 )
-from .modeling.families.modeling_vidcom2_glm4v import VidCom2Glm4vConfig, VidCom2Glm4vForConditionalGeneration
-from .modeling.families.modeling_vidcom2_glm4v_moe import VidCom2Glm4vMoeConfig, VidCom2Glm4vMoeForConditionalGeneration
-from .modeling.families.modeling_vidcom2_glm46v import VidCom2Glm46VConfig, VidCom2Glm46VForConditionalGeneration
 from .modeling.families.modeling_vidcom2_internvl import VidCom2InternVLConfig, VidCom2InternVLForConditionalGeneration
 from .modeling.families.modeling_vidcom2_llava_next_video import (
     VidCom2LlavaNextVideoConfig,
@@ -56,24 +67,10 @@ from .modeling.families.modeling_vidcom2_qwen2_5_omni_thinker import (
     VidCom2Qwen2_5OmniThinkerConfig,
     VidCom2Qwen2_5OmniThinkerForConditionalGeneration,
 )
-from .modeling.families.modeling_vidcom2_qwen2_5_vl import (
-    VidCom2Qwen2_5_VLConfig,
-    VidCom2Qwen2_5_VLForConditionalGeneration,
-)
 from .modeling.families.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig, VidCom2Qwen2VLForConditionalGeneration
-from .modeling.families.modeling_vidcom2_qwen3_5 import VidCom2Qwen3_5Config, VidCom2Qwen3_5ForConditionalGeneration
-from .modeling.families.modeling_vidcom2_qwen3_5_moe import (
-    VidCom2Qwen3_5MoeConfig,
-    VidCom2Qwen3_5MoeForConditionalGeneration,
-)
 from .modeling.families.modeling_vidcom2_qwen3_omni_moe_thinker import (
     VidCom2Qwen3OmniMoeThinkerConfig,
     VidCom2Qwen3OmniMoeThinkerForConditionalGeneration,
-)
-from .modeling.families.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLConfig, VidCom2Qwen3VLForConditionalGeneration
-from .modeling.families.modeling_vidcom2_qwen3_vl_moe import (
-    VidCom2Qwen3VLMoeConfig,
-    VidCom2Qwen3VLMoeForConditionalGeneration,
 )
 from .modeling.families.modeling_vidcom2_smolvlm import VidCom2SmolVLMConfig, VidCom2SmolVLMForConditionalGeneration
 from .modeling.families.modeling_vidcom2_video_llama_3 import (

@@ -1,6 +1,7 @@
 """The table of families. One row says all that the package, the Hub repos, the cards and the tests ask about a family.
 
-Importing the table imports no model: a class is imported when it is asked for.
+A family that differs from its stock classes by mixins and attributes alone has no files: `family_sources.py` writes its
+modules from its row. Importing the table imports no model: a class is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -30,6 +31,22 @@ class Published:
     figures: tuple[tuple[str, str], ...]
 
 
+# The mixins of inner models that rows name, as `module.Class` of `modeling/families`.
+GRIDS = "qwen_videos.GridVideosMixin"  # videos as patches with a grid for each
+MROPE_GRIDS = "qwen_videos.QwenVideoModelMixin"  # and M-RoPE positions
+SHARED_IDS = "glm_videos.GlmVideoModelMixin"  # and placeholders of videos that are those of images
+LINEAR_ATTENTION = "linear_attention.LinearAttentionMixin"
+# Those of classes with a head.
+POSITIONS_BY_ORDER = "plain_positions.PositionsByOrderMixin"
+
+DEEPSTACK = "`get_video_features` also returns the deepstack features of the kept tokens, for the first decoder layers."
+ROUTED = "`aux_loss` and `router_logits` are over the short prompt."
+LISTS_MEDIA = {"input_modalities": ("image", "video", "text")}  # for beams: older versions list text alone, or nothing
+BEAMS = "beams and several sequences per prompt are right with images and videos, in Transformers 5.19 too."
+PAIR_OF_28 = "two frames together: a token for 28 × 28 pixels"
+PAIR_OF_32 = "two frames together: a token for 32 × 32 pixels"
+
+
 @dataclass(frozen=True)
 class Family:
     """A family of video LLMs.
@@ -37,7 +54,6 @@ class Family:
     Attributes:
         model_type: the `model_type` of its checkpoints and its config.
         name: the name that people use.
-        module: the stem of its files, which are `configuration_vidcom2_<module>.py` and `modeling_vidcom2_<module>.py`.
         classes: the stem of its classes, which are `<classes>Config` and `<classes>ForConditionalGeneration`.
         tiny: the function that builds a tiny random checkpoint of the uncompressed model, as `module.function`.
         frame: what one scored frame is.
@@ -54,11 +70,16 @@ class Family:
         numbers_tokens: whether positions are the order of the tokens, although the language model takes (t, h, w).
         spreads_times: whether vLLM assumes that frames are spread evenly over the whole video.
         stages: whether vLLM can run its decoder layers in pipeline stages.
+        mixins: of its inner model, as `module.Class`, before the stock class. A module that has no file is written
+            from these and the fields below.
+        head_mixins: of the class with the head, before `VidCom2GenerationMixin`.
+        head_fields: attributes of the class with the head.
+        changes, head_changes: what else the docstrings of the two classes say that they change.
+        not_exported: those of the stock classes that `transformers` does not export.
     """
 
     model_type: str
     name: str
-    module: str
     classes: str
     tiny: str
     frame: str
@@ -74,6 +95,27 @@ class Family:
     numbers_tokens: bool = False
     spreads_times: bool = False
     stages: bool = True
+    mixins: tuple[str, ...] = ()
+    head_mixins: tuple[str, ...] = ()
+    head_fields: dict[str, Any] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
+    head_changes: tuple[str, ...] = ()
+    not_exported: tuple[str, ...] = ()
+
+    @property
+    def module(self) -> str:
+        """The stem of its modules, which are `configuration_vidcom2_<module>.py` and `modeling_vidcom2_<module>.py`."""
+        return self.model_type.removeprefix("vidcom2_")
+
+    @property
+    def stock(self) -> str:
+        """The stem of the stock classes' names."""
+        return self.classes.removeprefix("VidCom2")
+
+    @property
+    def frames_stand_apart(self) -> bool:
+        """Whether each frame has its own group of placeholders, if the processor's module is written from a row."""
+        return (row := PROCESSOR_ROWS.get(self.stock_processors[0])) is not None and row.frames_stand_apart
 
     @property
     def runs_here(self) -> bool:
@@ -167,6 +209,36 @@ def imported(name: str) -> Any:
     return getattr(import_module(f".{module}", __package__), attribute)
 
 
+@dataclass(frozen=True)
+class ProcessorRow:
+    """How this project's processor differs from a stock one, if by mixins and attributes alone.
+
+    Attributes:
+        of: what it is the processor of, as people say.
+        frames_stand_apart: whether each frame has its own group of placeholders, behind its time. So say the models.
+        placeholder: the attribute that holds the text of a placeholder, if not that of videos.
+        mixin: as `module.Class`, from the top of `modeling`.
+    """
+
+    of: str
+    frames_stand_apart: bool = False
+    placeholder: str | None = None
+    mixin: str = "prompt.processing_short_prompts.VidCom2ProcessorMixin"
+
+
+# By the stock processor's name.
+PROCESSOR_ROWS: dict[str, ProcessorRow] = {
+    "Qwen2VLProcessor": ProcessorRow("Qwen2-VL"),
+    "Qwen2_5_VLProcessor": ProcessorRow("Qwen2.5-VL"),
+    "Exaone4_5_Processor": ProcessorRow("EXAONE 4.5"),
+    "Qwen3VLProcessor": ProcessorRow("Qwen3-VL", frames_stand_apart=True),
+    "Cosmos3EdgeProcessor": ProcessorRow("Cosmos 3 Edge", frames_stand_apart=True),
+    "Glm4vProcessor": ProcessorRow("GLM-4V", frames_stand_apart=True, placeholder="image_token"),
+    "Glm46VProcessor": ProcessorRow("GLM-4.6V", frames_stand_apart=True, placeholder="image_token"),
+    "Gemma4Processor": ProcessorRow("Gemma 4", frames_stand_apart=True),
+    "Gemma4UnifiedProcessor": ProcessorRow("Gemma 4 Unified", frames_stand_apart=True),
+}
+
 # Stock processor -> this project's, which extends it, as `module.Class`.
 PROCESSORS: dict[str, str] = {
     f"{name}Processor": f"processing_{module}.VidCom2{name}Processor"
@@ -199,7 +271,6 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="llava_onevision",
             name="LLaVA-OneVision",
-            module="llava_onevision",
             classes="VidCom2LlavaOnevision",
             tiny="tiny.llava.tiny_llava_onevision",
             stock_processors=("LlavaOnevisionProcessor",),
@@ -219,7 +290,6 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="vidcom2_llava_video",
             name="LLaVA-Video",
-            module="llava_video",
             classes="VidCom2LlavaVideo",
             tiny="tiny.llava_video.tiny_llava_video",
             frame="a frame: 13 × 13 tokens, and a newline after each row",
@@ -238,7 +308,6 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="llava_next_video",
             name="LLaVA-NeXT-Video",
-            module="llava_next_video",
             classes="VidCom2LlavaNextVideo",
             tiny="tiny.llava.tiny_llava_next_video",
             stock_processors=("LlavaNextVideoProcessor",),
@@ -248,7 +317,6 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="perception_lm",
             name="PerceptionLM",
-            module="perception_lm",
             classes="VidCom2PerceptionLM",
             tiny="tiny.perception_lm.tiny_perception_lm",
             stock_processors=("PerceptionLMProcessor",),
@@ -258,131 +326,141 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="qwen2_vl",
             name="Qwen2-VL",
-            module="qwen2_vl",
             classes="VidCom2Qwen2VL",
             tiny="tiny.qwen.tiny_qwen2_vl",
             stock_processors=("Qwen2VLProcessor",),
-            frame="two frames together: a token for 28 × 28 pixels",
+            frame=PAIR_OF_28,
             # The paper's figure on Qwen2-VL.
             published=Published("Qwen2-VL", (("VideoMME (Long) kept at 25 % of the tokens", "101.2 %"),)),
+            mixins=(MROPE_GRIDS,),
         ),
         Family(
             model_type="qwen2_5_vl",
             name="Qwen2.5-VL",
-            module="qwen2_5_vl",
             classes="VidCom2Qwen2_5_VL",
             tiny="tiny.qwen.tiny_qwen2_5_vl",
             spreads_times=True,
             stock_processors=("Qwen2_5_VLProcessor",),
-            frame="two frames together: a token for 28 × 28 pixels",
+            frame=PAIR_OF_28,
+            mixins=(MROPE_GRIDS,),
+            changes=("t follows the time in `second_per_grid_ts`.",),
         ),
         Family(
             model_type="exaone4_5",
             name="EXAONE 4.5",
-            module="exaone4_5",
             classes="VidCom2Exaone4_5_",
             tiny="tiny.qwen.tiny_exaone4_5",
             stock_processors=("Exaone4_5_Processor",),
-            frame="two frames together: a token for 28 × 28 pixels",
+            frame=PAIR_OF_28,
+            mixins=(GRIDS,),
+            head_mixins=(POSITIONS_BY_ORDER,),
+            head_fields=LISTS_MEDIA,
         ),
         Family(
             model_type="qwen2_5_omni_thinker",
             name="Qwen2.5-Omni",
-            module="qwen2_5_omni_thinker",
             classes="VidCom2Qwen2_5OmniThinker",
             tiny="tiny.qwen.tiny_qwen2_5_omni_thinker",
             stock_processors=("Qwen2_5OmniProcessor",),
-            frame="two frames together: a token for 28 × 28 pixels",
+            frame=PAIR_OF_28,
             part_of="qwen2_5_omni",
             since="5.23",
         ),
         Family(
             model_type="qwen3_vl",
             name="Qwen3-VL",
-            module="qwen3_vl",
             classes="VidCom2Qwen3VL",
             tiny="tiny.qwen.tiny_qwen3_vl",
             stock_processors=("Qwen3VLProcessor",),
-            frame="two frames together: a token for 32 × 32 pixels",
+            frame=PAIR_OF_32,
+            mixins=(MROPE_GRIDS,),
+            changes=(DEEPSTACK,),
         ),
         Family(
             model_type="qwen3_vl_moe",
             name="Qwen3-VL-MoE",
-            module="qwen3_vl_moe",
             classes="VidCom2Qwen3VLMoe",
             tiny="tiny.qwen.tiny_qwen3_vl_moe",
             stock_processors=("Qwen3VLProcessor",),
-            frame="two frames together: a token for 32 × 32 pixels",
+            frame=PAIR_OF_32,
+            mixins=(MROPE_GRIDS,),
+            changes=(DEEPSTACK,),
+            head_changes=(ROUTED,),
         ),
         Family(
             model_type="qwen3_omni_moe_thinker",
             name="Qwen3-Omni",
-            module="qwen3_omni_moe_thinker",
             classes="VidCom2Qwen3OmniMoeThinker",
             tiny="tiny.qwen.tiny_qwen3_omni_moe_thinker",
             stock_processors=("Qwen3OmniMoeProcessor",),
-            frame="two frames together: a token for 32 × 32 pixels",
+            frame=PAIR_OF_32,
             part_of="qwen3_omni_moe",
             since="5.23",
         ),
         Family(
             model_type="qwen3_5",
             name="Qwen3.5",
-            module="qwen3_5",
             classes="VidCom2Qwen3_5",
             tiny="tiny.qwen.tiny_qwen3_5",
             stock_processors=("Qwen3VLProcessor",),
-            frame="two frames together: a token for 32 × 32 pixels",
+            frame=PAIR_OF_32,
+            mixins=(LINEAR_ATTENTION, MROPE_GRIDS),
+            head_fields=LISTS_MEDIA,
+            head_changes=(BEAMS,),
         ),
         Family(
             model_type="qwen3_5_moe",
             name="Qwen3.5-MoE",
-            module="qwen3_5_moe",
             classes="VidCom2Qwen3_5Moe",
             tiny="tiny.qwen.tiny_qwen3_5_moe",
             stock_processors=("Qwen3VLProcessor",),
-            frame="two frames together: a token for 32 × 32 pixels",
+            frame=PAIR_OF_32,
+            mixins=(LINEAR_ATTENTION, MROPE_GRIDS),
+            head_fields=LISTS_MEDIA,
+            head_changes=(BEAMS, ROUTED),
         ),
         Family(
             model_type="glm4v",
             name="GLM-4V",
-            module="glm4v",
             classes="VidCom2Glm4v",
             tiny="tiny.glm.tiny_glm4v",
             stock_processors=("Glm4vProcessor", "Glm46VProcessor"),
-            frame="two frames together: a token for 28 × 28 pixels",
+            frame=PAIR_OF_28,
+            mixins=(SHARED_IDS,),
         ),
         Family(
             model_type="glm4v_moe",
             name="GLM-4V-MoE",
-            module="glm4v_moe",
             classes="VidCom2Glm4vMoe",
             tiny="tiny.glm.tiny_glm4v_moe",
             stock_processors=("Glm4vProcessor", "Glm46VProcessor"),
-            frame="two frames together: a token for 28 × 28 pixels",
+            frame=PAIR_OF_28,
+            mixins=(SHARED_IDS,),
+            head_changes=(ROUTED,),
         ),
         Family(
             model_type="glm46v",
             name="GLM-4.6V",
-            module="glm46v",
             classes="VidCom2Glm46V",
             tiny="tiny.glm.tiny_glm46v",
             stock_processors=("Glm46VProcessor", "Glm4vProcessor"),
-            frame="two frames together: a token for 28 × 28 pixels",
+            frame=PAIR_OF_28,
+            mixins=(SHARED_IDS,),
         ),
         Family(
             model_type="cosmos3_omni",
             name="Cosmos 3",
-            module="cosmos3_omni",
             classes="VidCom2Cosmos3Omni",
             tiny="tiny.qwen.tiny_cosmos3_omni",
             stock_processors=("Qwen3VLProcessor",),
-            frame="two frames together: a token for 32 × 32 pixels",
+            frame=PAIR_OF_32,
+            mixins=(MROPE_GRIDS,),
+            changes=(DEEPSTACK,),
+            not_exported=("Cosmos3OmniModel",),
         ),
         Family(
             model_type="cosmos3_edge",
             name="Cosmos 3 Edge",
-            module="cosmos3_edge",
             classes="VidCom2Cosmos3Edge",
             tiny="tiny.cosmos3_edge.tiny_cosmos3_edge",
             stock_processors=("Cosmos3EdgeProcessor",),
@@ -392,7 +470,6 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="internvl",
             name="InternVL",
-            module="internvl",
             classes="VidCom2InternVL",
             tiny="tiny.internvl.tiny_internvl",
             stock_processors=("InternVLProcessor",),
@@ -403,7 +480,6 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="smolvlm",
             name="SmolVLM",
-            module="smolvlm",
             classes="VidCom2SmolVLM",
             tiny="tiny.smolvlm.tiny_smolvlm",
             stock_processors=("SmolVLMProcessor",),
@@ -415,7 +491,6 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="gemma4",
             name="Gemma 4",
-            module="gemma4",
             classes="VidCom2Gemma4",
             tiny="tiny.gemma4.tiny_gemma4",
             stages=False,  # Later ones would need the keys and embeddings of earlier ones, which vLLM does not pass on.
@@ -425,7 +500,6 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="gemma4_unified",
             name="Gemma 4 Unified",
-            module="gemma4_unified",
             classes="VidCom2Gemma4Unified",
             tiny="tiny.gemma4.tiny_gemma4_unified",
             stock_processors=("Gemma4UnifiedProcessor",),
@@ -434,7 +508,6 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="video_llama_3",
             name="VideoLLaMA3",
-            module="video_llama_3",
             classes="VidCom2VideoLlama3",
             tiny="tiny.video_llama_3.tiny_video_llama_3",
             stock_processors=("VideoLlama3Processor",),
@@ -443,7 +516,6 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="minicpmv4_6",
             name="MiniCPM-V 4.6",
-            module="minicpmv4_6",
             classes="VidCom2MiniCPMV4_6",
             tiny="tiny.minicpmv.tiny_minicpmv4_6",
             numbers_tokens=True,
@@ -453,7 +525,6 @@ FAMILIES: dict[str, Family] = {
         Family(
             model_type="molmo2",
             name="Molmo2",
-            module="molmo2",
             classes="VidCom2Molmo2",
             tiny="tiny.molmo2.tiny_molmo2",
             stock_processors=("Molmo2Processor",),

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
+from ..family_sources import written_modules, written_source
 from ..repo_shape import import_closure
 
 FROM_ANY_ROOM = re.compile(r"^(\s*)from \.+(?:\w+\.)*(?=\w+ import)", flags=re.MULTILINE)
@@ -29,9 +30,13 @@ def shipped_paths() -> dict[str, Path]:
 
 def source_of(module: str) -> str:
     """Return the flat source of a shipped module, from the checkout or the installed package."""
-    if module not in shipped_paths():
+    if module in written_modules():
+        source = written_source(module)
+    elif module in shipped_paths():
+        source = shipped_paths()[module].read_text(encoding="utf-8")
+    else:
         raise FileNotFoundError(f"there is no shipped module {module!r}: the installation of vidcom2 is incomplete.")
-    return FROM_ANY_ROOM.sub(r"\1from .", shipped_paths()[module].read_text(encoding="utf-8"))
+    return FROM_ANY_ROOM.sub(r"\1from .", source)
 
 
 def shipped_files(*modules: str, others: Mapping[str, str] = MappingProxyType({})) -> dict[str, bytes]:

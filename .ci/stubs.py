@@ -1,0 +1,71 @@
+"""Writes what type checkers read of the families whose modules are written from rows: `family_classes.pyi`, and their
+names in `__init__.pyi`.
+
+    python .ci/stubs.py
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from vidcom2.families import FAMILIES
+from vidcom2.family_sources import written_modules
+
+PACKAGE = Path(__file__).parents[1] / "src" / "vidcom2"
+CLASSES, EXPORTS = PACKAGE / "family_classes.pyi", PACKAGE / "__init__.pyi"
+
+
+def stubs() -> dict[Path, str]:
+    """Return the text of each stub file, before ruff sorts and wraps it."""
+    written = [family for family in FAMILIES.values() if f"modeling_vidcom2_{family.module}" in written_modules()]
+    imports = [
+        "from .configuration.family_config import FamilyConfig",
+        "from .modeling.prompt.compressed_generation import VidCom2GenerationMixin",
+    ]
+    classes = []
+    for family in written:
+        ours, stock = family.classes, family.stock
+        for name in (f"{stock}Config", f"{stock}Model", f"{stock}ForConditionalGeneration"):
+            place = f".models.{family.module}.modeling_{family.module}" if name in family.not_exported else ""
+            imports.append(f"from transformers{place} import {name}")
+        mixins = {each: each.rpartition(".")[::2] for each in (*family.mixins, *family.head_mixins)}
+        imports += [f"from .modeling.families.{module} import {name}" for module, name in mixins.values()]
+        of_model, of_head = (
+            "".join(f"{mixins[each][1]}, " for each in group) for group in (family.mixins, family.head_mixins)
+        )
+        classes.append(f"""
+class {ours}Config(FamilyConfig, {stock}Config): ...
+class {ours}Model({of_model}{stock}Model):
+    config: {ours}Config
+class {ours}ForConditionalGeneration({of_head}VidCom2GenerationMixin, {stock}ForConditionalGeneration):
+    config: {ours}Config
+""")
+    names = sorted(name for family in written for name in family.class_names)
+    exports = EXPORTS.read_text(encoding="utf-8")
+    before = re.search(r"^from \.family_classes import \(\n.*?^\)\n", exports, flags=re.MULTILINE | re.DOTALL)
+    ours = f"from .family_classes import ({', '.join(names)})\n"
+    exports = exports.replace(before[0], ours) if before else exports.replace("from .live.", f"{ours}from .live.", 1)
+    listed = re.search(r"^__all__ = \[\n(.*?)^\]", exports, flags=re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    kept = {name for name in re.findall(r'"(\w+)"', listed[1]) if not _was_written(name, before[0] if before else "")}
+    exports = exports.replace(listed[0], f"__all__ = {sorted(kept | {*names})!r}")
+    title = '"""Written by `.ci/stubs.py` from the rows of `families.py`."""\n\n'
+    return {CLASSES: title + "\n".join(dict.fromkeys(imports)) + "\n" + "".join(classes), EXPORTS: exports}
+
+
+def _was_written(name: str, block: str) -> bool:
+    return re.search(rf"\b{name}\b", block) is not None
+
+
+def ruff(path: Path, text: str) -> str:
+    """Return a text as ruff sorts and wraps it."""
+    for command in (["check", "-q", "--fix-only"], ["format", "-q"]):
+        arguments = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(path), "-"]
+        text = subprocess.run(arguments, input=text, capture_output=True, text=True, check=True).stdout
+    return text
+
+
+if __name__ == "__main__":
+    for path, text in stubs().items():
+        path.write_text(ruff(path, text), encoding="utf-8")

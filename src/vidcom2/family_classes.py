@@ -1,0 +1,16 @@
+"""The classes of families whose modules are written from rows of `families.py`, each imported on first use.
+
+Type checkers read `family_classes.pyi`, which `python .ci/stubs.py` writes from the same rows.
+"""
+
+from typing import Any
+
+from .families import FAMILIES
+
+
+def __getattr__(name: str) -> Any:
+    for family in FAMILIES.values():
+        config, model = family.class_names
+        if name in (config, model):
+            return family.config_class if name == config else family.model_class
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")

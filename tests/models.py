@@ -86,6 +86,7 @@ class ModelCase:
     can_tie: bool = True  # whether the stock class can tie the head to the embeddings
     # The first Transformers whose stock class runs videos in `forward`, if that is not the first which has it.
     runs_videos_since: str | None = None
+    broken_in: str | None = None  # a Transformers whose stock class fails on videos of real sizes
     # The part of a 3 × 4 frame that the tokens cover: top, left, height and width, as fractions of its sides.
     covered: tuple[float, float, float, float] = (0, 0, 1, 1)
 
@@ -208,7 +209,7 @@ GEMMA4: dict[str, Any] = {
     "grouped": False,
     "media_by_prompt": True,
     "padded_frames": True,
-    "runs_videos_since": "5.20",
+    "runs_videos_since": "5.21",
 }
 
 MODELS = [
@@ -309,6 +310,28 @@ MODELS = [
         recurrent=True,
     ),
     ModelCase(
+        name="qwen4_exp",
+        **QWEN3,
+        recurrent=True,
+    ),
+    ModelCase(
+        name="lfm3_vl",
+        **QWEN3 | {"mrope": False},
+        grouped=False,
+        recurrent=True,
+    ),
+    ModelCase(
+        name="cohere_compass",
+        **QWEN3,
+        grouped=False,
+        deepstack=True,
+    ),
+    ModelCase(
+        name="hyperclovax_vision_v2",
+        build_arguments={"pixels": (84 * 84, 84 * 112)},
+        **QWEN2 | {"legacy_prefixes": {"": ""}, "mrope": False},
+    ),
+    ModelCase(
         name="glm4v",
         **GLM,
     ),
@@ -359,6 +382,7 @@ MODELS = [
         grouped=False,
         media_by_prompt=True,
         takes_one_kind=True,
+        broken_in="5.20",
     ),
     ModelCase(
         name="gemma4",
@@ -421,6 +445,8 @@ def _marks(case: ModelCase) -> list[pytest.MarkDecorator]:
     missing = [package for package in case.family.packages if find_spec(package) is None]
     lacks = f"{case.name} needs {', '.join(missing)}, which is not installed"
     skips = [pytest.mark.skipif(lacks_videos, reason=reason), pytest.mark.skipif(bool(missing), reason=lacks)]
+    is_broken = case.broken_in is not None and transformers.__version__.startswith(f"{case.broken_in}.")
+    skips.append(pytest.mark.skipif(is_broken, reason=f"the stock class of {case.name} fails in {case.broken_in}"))
     return skips + [pytest.mark.slow] * case.slow
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from conftest import Family, only
 from models import make_video
 from torch import Tensor
@@ -82,6 +83,8 @@ def test_a_step_on_a_static_cache_is_the_stock_classs_graph(
 ) -> None:
     """Transformers compiles the steps after the prefill. On a GPU it does so by itself. The answers about further
     videos need no further graph."""
+    if family.case.adds_features and transformers.__version__.startswith("5.20."):
+        pytest.skip("Transformers 5.20 passes the types of all tokens with each step, which are read outside graphs")
     how = CompileConfig(dynamic=False, mode=None, backend=backend)  # not `fullgraph`, which captures scalars, too
     how._compile_all_devices = True
     greedy = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}

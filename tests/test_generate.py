@@ -439,7 +439,7 @@ def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
     config = Qwen2Config(**{k: v for k, v in text.to_dict().items() if k not in own})
     assistant = Qwen2ForCausalLM(config).eval()
     inputs = family.one_video()
-    if family.case.recurrent:
+    if family.case.recurrent and family.case.name != "lfm3_vl":  # The states of convolutions can be cropped.
         with pytest.raises(ValueError, match="assisted generation is not supported"):
             run(family.model, inputs, assistant_model=assistant)
         return

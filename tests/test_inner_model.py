@@ -199,7 +199,7 @@ def test_a_forward_replaced_by_another_library_gets_the_loss_of_the_compressed_p
         kwargs.pop("logits_to_keep", None)
         kwargs.pop("return_dict", None)
         outputs = self.model(**kwargs)
-        logits = self.lm_head(outputs.last_hidden_state)
+        logits = self.lm_head(outputs.last_hidden_state) * (getattr(self, "logit_scale", None) or 1)
         cap = getattr(self.config.get_text_config(), "final_logit_softcapping", None)
         logits = logits if cap is None else cap * torch.tanh(logits / cap)
         loss = None

@@ -22,7 +22,8 @@ def states(cache: Any) -> list[Tensor]:
     """Return the states of the layers of linear attention, a row for each prompt."""
     linear = [layer for layer in cache.layers if hasattr(layer, "recurrent_states")]
     assert linear
-    return [state for layer in linear for state in (layer.conv_states[0], layer.recurrent_states[0])]
+    kinds = [kind for layer in linear for kind in (layer.conv_states, layer.recurrent_states) if kind]
+    return [kind[0] for kind in kinds if kind[0] is not None]  # LFM3's layers have those of convolutions alone
 
 
 def answered(family: Family, inputs: Any, **kwargs: Any) -> Any:

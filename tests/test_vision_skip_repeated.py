@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import Family, only
 from flash_attention import put_in_place_of_the_package
-from models import make_video
+from models import make_video, tower_of
 from torch import Tensor
 from transformers import Dinov2Config
 
@@ -23,6 +23,11 @@ CLOSE = {"rtol": 0, "atol": 1e-5}
 SKIP = {"vision_method": "skip_repeated"}
 
 pytestmark = only(lambda family: family.grouped)
+
+
+def takes_grids(family: Family) -> bool:
+    """Return whether the tower takes patches with a grid for each video, as Qwen's and GLM's do."""
+    return "video_grid_thw" in family.case.video_inputs
 
 
 def pixels_of(family: Family, num_frames: int, num_videos: int = 1) -> dict[str, Tensor]:
@@ -136,14 +141,13 @@ def tokens_by_loops(
     Args:
         windows: (G,) the window of each group, if there are windows. Only some layers then look at whole frames.
     """
-    per_group, order = 4 if family.case.mrope else 1, torch.arange(changed.shape[1])
+    tower, per_group, order = tower_of(model), 4 if takes_grids(family) else 1, torch.arange(changed.shape[1])
     if windows is not None:  # the tower goes window by window
         order = windows.argsort(stable=True)
         windows = windows[order].repeat_interleave(per_group)
-    if family.case.mrope:
-        tower, layers = model.visual, list(model.visual.blocks)
+    if takes_grids(family):
+        layers = list(tower.blocks)
     else:
-        tower = model.vision_tower
         layers = list(tower.encoder.layers)
         layers = layers[: range(len(layers) + 1)[model.config.vision_feature_layer]]
     looks_at_frames = getattr(tower, "fullatt_block_indexes", range(len(layers)))
@@ -178,17 +182,17 @@ def tokens_by_loops(
                 state = states[place] + project(torch.cat(of_heads))
                 states[place] = state + layer.mlp(norm_2(state))
         # GLM's tower makes its tokens of normed states.
-        norm = getattr(tower, "post_layernorm", None) if family.case.mrope else None
+        norm = getattr(tower, "post_layernorm", None) if takes_grids(family) else None
         latest |= {place: norm(state) for place, state in states.items()} if norm else states
         of_frame = torch.stack([latest[place] for place in range(first, len(embedded))])
-        if family.case.mrope:
+        if takes_grids(family):
             of_frame = of_frame.unflatten(0, (-1, 4))[order.argsort()]  # blocks of patches, row by row
             if hasattr(tower, "downsample"):  # GLM's
                 blocks = of_frame.view(-1, 2, 2, of_frame.shape[-1]).permute(0, 3, 1, 2)
                 of_frame = tower.downsample(blocks).flatten(1)
             of_frame = tower.merger(of_frame)
         frames.append(of_frame)
-    return torch.cat(frames) if family.case.mrope else tokens_of_patches(model, torch.stack(frames)).flatten(0, 1)
+    return torch.cat(frames) if takes_grids(family) else tokens_of_patches(model, torch.stack(frames)).flatten(0, 1)
 
 
 def first_layers_input(
@@ -196,7 +200,7 @@ def first_layers_input(
 ) -> tuple[Tensor, Sequence[Tensor] | None]:
     """Return what the parent's tower gives to its first layer for frame t, (patches, dim), and rotary positions."""
     pixels = described["pixel_values_videos"]
-    if family.case.mrope:
+    if takes_grids(family):
         frames, h, w = described["video_grid_thw"][0].tolist()
         one = {"pixel_values_videos": pixels.unflatten(0, (frames, -1))[t], "video_grid_thw": torch.tensor([[1, h, w]])}
     else:
@@ -206,7 +210,7 @@ def first_layers_input(
     encoded(model, one)
     hook.remove()
     (states, *_), kwargs = given[0]
-    return (states, kwargs["position_embeddings"]) if family.case.mrope else (states[0], None)
+    return (states, kwargs["position_embeddings"]) if takes_grids(family) else (states[0], None)
 
 
 def projections(layer: Any, state: Tensor, rotary: Sequence[Tensor] | None) -> list[Tensor]:
@@ -367,7 +371,7 @@ def test_threads_that_share_a_model_do_not_see_each_others_frames(family: Family
     described = pixels_of(family, 5)
     changed = some_changes(5, num_groups(family, described))
     videos = [repeating(family, described, each) for each in (changed, changed[[0, 3, 2, 4, 1]])] * 3
-    tower = strong.visual if hasattr(strong, "visual") else strong.vision_tower
+    tower = tower_of(strong)
     before = hooks(tower)
     expected = [features(strong, video, **SKIP) for video in videos]
     with ThreadPoolExecutor(4) as pool:
@@ -382,7 +386,8 @@ def test_threads_that_share_a_model_do_not_see_each_others_frames(family: Family
 def test_a_layer_whose_attention_was_replaced_is_refused(family: Family) -> None:
     """Otherwise its patches would attend to less than they should, without a word."""
     model = family.load().model
-    layers = model.visual.blocks if hasattr(model, "visual") else model.vision_tower.encoder.layers
+    tower = tower_of(model)
+    layers = tower.blocks if hasattr(tower, "blocks") else tower.encoder.layers
     for layer in layers:
         layer.register_forward_pre_hook(
             lambda layer, arguments, by_name: (arguments, {**by_name, "whole_frames": None}), with_kwargs=True
@@ -400,7 +405,7 @@ def test_gradients_flow_through_what_is_computed(family: Family) -> None:
     changed = torch.tensor([True, False, True, False])[:, None].expand(-1, num_groups(family, described))
     described = repeating(family, described, changed)
     model = family.load().train()
-    tower = model.model.visual if hasattr(model.model, "visual") else model.model.vision_tower
+    tower = tower_of(model.model)
     names = [name for name, each in tower.named_parameters() if "encoder" in name or "blocks" in name]
 
     def gradients(described: dict[str, Tensor], **settings: Any) -> list[Tensor]:

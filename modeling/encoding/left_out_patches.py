@@ -17,6 +17,7 @@ from transformers.vision_utils import (
 )
 
 from ...configuration.compression_settings import CompressionSettings
+from .packed_attention import vision_tower
 from .video_features import ParentFeatures, Run
 from .whole_frame_attention import KeysAndValues, WholeFrames
 
@@ -266,8 +267,8 @@ class PartialBlocks:
     """
 
     def __init__(self, model: Any, computed: Sequence[Tensor]):
-        self.model, self.computed = model, computed
-        self.completion = Completion(computed, model.visual.spatial_merge_size**2)
+        self.model, self.tower, self.computed = model, vision_tower(model), computed
+        self.completion = Completion(computed, self.tower.spatial_merge_size**2)
 
     @staticmethod
     def groups(
@@ -275,9 +276,10 @@ class PartialBlocks:
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Yield the blocks (t, h·w / 4, values) of each video, in raster order, and their windows: int64 (h·w / 4,), or
         None if the tower has none."""
-        size = model.visual.spatial_merge_size**2
+        tower = vision_tower(model)
+        size = tower.spatial_merge_size**2
         for patches, grid in zip(pixel_values_videos.split(video_grid_thw.prod(dim=1).tolist()), video_grid_thw):
-            yield patches.unflatten(0, (int(grid[0]), -1, size)).flatten(2), window_of_blocks(model.visual, grid)
+            yield patches.unflatten(0, (int(grid[0]), -1, size)).flatten(2), window_of_blocks(tower, grid)
 
     def features(
         self, runs: Sequence[Run], pixel_values_videos: Tensor, video_grid_thw: Tensor, **kwargs: Any
@@ -288,7 +290,7 @@ class PartialBlocks:
             pixel_values_videos: (Σ n·h·w, ...) patches of the frames of all runs.
             video_grid_thw: (num_runs, 3) their grids.
         """
-        tower, size = self.model.visual, self.model.visual.spatial_merge_size
+        tower, size = self.tower, self.tower.spatial_merge_size
         of_runs = [self.completion.of_run(run) for run in runs]
         computed = torch.cat([each.flatten() for each in of_runs])
         described = arguments_of_blocks(tower, video_grid_thw, computed)
@@ -313,7 +315,7 @@ class PartialBlocks:
             computed: (n, h·w / 4) bool of each run: which blocks are computed.
             described: tells the tower where each patch belongs.
         """
-        tower, size = self.model.visual, self.model.visual.spatial_merge_size
+        tower, size = self.tower, self.tower.spatial_merge_size
         if hasattr(tower, "downsample"):
             # The learned place of a patch in GLM's towers depends on the size of its whole frame, so the tower is given
             # the true grid of each frame that has a block to compute.

@@ -31,7 +31,6 @@ except ImportError:
 
 # Each copy of this file, such as one in a Hub repo, registers a function of its own.
 NAME = f"{__name__}.packed_flash"
-TOWERS = ("visual", "vision_model", "vision_tower")  # what Transformers calls a model's vision tower
 # A batch has at most so many segments, which CUDA can launch, and so many scores a head: 1,024 windows of 64 patches.
 # Where PyTorch has no kernel that spares memory, all scores of a batch exist at once.
 MOST_SEGMENTS, MOST_SCORES = 2**15, 2**22
@@ -87,10 +86,16 @@ def unpack_attention(model: nn.Module) -> None:
                 del attention._forward_pre_hooks[number], attention._forward_pre_hooks_with_kwargs[number]
 
 
+def vision_tower(model: Any) -> Any:
+    """Return the vision tower of an inner model, which Transformers calls by several names; None if it has none."""
+    names = ("visual", "vision_model", "vision_tower")
+    return next((getattr(model, name) for name in names if hasattr(model, name)), None)
+
+
 def _attentions(model: nn.Module) -> list[Any]:
     """Return the attention modules of a model's vision tower."""
-    towers = [getattr(model, name) for name in TOWERS if hasattr(model, name)]
-    return [module for tower in towers for module in tower.modules() if hasattr(module, "is_causal")]
+    tower = vision_tower(model)
+    return [] if tower is None else [module for module in tower.modules() if hasattr(module, "is_causal")]
 
 
 def _is_packed(attention: Any) -> bool:
@@ -222,16 +227,13 @@ def packed_flash(
     max_length_k: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within segments, as Transformers' attention functions do; see `AttentionInterface`.
+    """Attend within segments, as Transformers' `AttentionInterface` says, and return (1, N, heads, dim) and None.
 
     Args:
         query, key, value: (1, heads, N, dim).
         cu_seq_lens_q: where segments end; None if there are none.
         cu_seq_lens_k, max_length_q, max_length_k: follow from it.
         **kwargs: those of SDPA's function, which is called as Transformers' loop calls it.
-
-    Returns:
-        (1, N, heads, dim), and None.
     """
     sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
     if cu_seq_lens_q is None:
@@ -250,11 +252,9 @@ def takes_varlen(query: Tensor, key: Tensor, scale: float | None, dropout: float
     Args:
         query, key: (..., dim), with the heads on their second axis.
     """
-    if query.shape[1] != key.shape[1]:  # PyTorch 2.10 takes fewer heads of keys, later versions if they are told.
-        return False
-    dim = query.shape[-1]
-    is_usual = scale is None or math.isclose(scale, dim**-0.5)  # PyTorch 2.10 takes no other scale.
-    if varlen_attn is None or dropout or not is_usual or dim % 8 or dim > 256:
+    dim, fits = query.shape[-1], query.shape[1] == key.shape[1]  # PyTorch 2.10 takes no fewer heads of keys, and
+    is_usual = scale is None or math.isclose(scale, dim**-0.5)  # no other scale.
+    if varlen_attn is None or dropout or not fits or not is_usual or dim % 8 or dim > 256:
         return False
     if query.dtype not in (torch.float16, torch.bfloat16) or not query.is_cuda or torch.version.hip is not None:
         return False
@@ -267,10 +267,8 @@ def varlen(
     query: Tensor, key: Tensor, value: Tensor, query_ends: Tensor, key_ends: Tensor, segments: Segments
 ) -> Tensor:
     """Attend within segments by PyTorch's function for it, and return (N, heads, dim)."""
-    assert varlen_attn is not None
-    longest = segments.longest, segments.most_keys
-    attended: Any = varlen_attn(query, key, value, query_ends.int(), key_ends.int(), *longest)
-    return attended
+    attend: Any = varlen_attn
+    return attend(query, key, value, query_ends.int(), key_ends.int(), segments.longest, segments.most_keys)
 
 
 AttentionInterface.register(NAME, packed_flash)

@@ -36,6 +36,7 @@ GROUPED_TOWERS = (
     "qwen3_omni_moe_vision_encoder",
     "qwen3_5_vision",
     "qwen3_5_moe_vision",
+    "qwen4_exp_vision",
     "glm4v_vision",
     "glm4v_moe_vision",
 )

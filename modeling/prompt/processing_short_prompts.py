@@ -144,6 +144,7 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         view = copy.copy(self)
         view._written = WrittenVideos(self.count_settings(**_taken(of_videos, COUNTED_BY)))
         processed, replacements = super(VidCom2ProcessorMixin, view)._process_videos(videos, **kwargs)
+        vars(self).update(vars(view) | {"_written": self._written})  # what a stock class notes, as HyperCLOVA X's does
         if not self.writes_all:
             processed[NUM_KEPT] = view._written.num_kept
         return self.complete(processed, view._written), replacements

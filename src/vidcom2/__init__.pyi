@@ -10,6 +10,8 @@ from .checkpoints import load, tiny_model
 from .configuration.compression_settings import CompressionSettings
 from .explaining.explain import explain
 from .family_classes import (
+    VidCom2CohereCompassConfig,
+    VidCom2CohereCompassForConditionalGeneration,
     VidCom2Cosmos3OmniConfig,
     VidCom2Cosmos3OmniForConditionalGeneration,
     VidCom2Exaone4_5_Config,
@@ -20,6 +22,10 @@ from .family_classes import (
     VidCom2Glm4vMoeForConditionalGeneration,
     VidCom2Glm46VConfig,
     VidCom2Glm46VForConditionalGeneration,
+    VidCom2HyperCLOVAXVisionV2Config,
+    VidCom2HyperCLOVAXVisionV2ForConditionalGeneration,
+    VidCom2Lfm3VlConfig,
+    VidCom2Lfm3VlForConditionalGeneration,
     VidCom2Qwen2_5_VLConfig,
     VidCom2Qwen2_5_VLForConditionalGeneration,
     VidCom2Qwen3_5Config,
@@ -30,6 +36,8 @@ from .family_classes import (
     VidCom2Qwen3VLForConditionalGeneration,
     VidCom2Qwen3VLMoeConfig,
     VidCom2Qwen3VLMoeForConditionalGeneration,
+    VidCom2Qwen4ExpConfig,
+    VidCom2Qwen4ExpForConditionalGeneration,
 )
 from .live.live_video import LiveVideo
 from .live.stream_memory import StreamTokens, register_memory_method
@@ -93,6 +101,8 @@ __all__ = [
     "LlavaVideoProcessor",
     "StreamTokens",
     "TokenMerge",
+    "VidCom2CohereCompassConfig",
+    "VidCom2CohereCompassForConditionalGeneration",
     "VidCom2Cosmos3EdgeConfig",
     "VidCom2Cosmos3EdgeForConditionalGeneration",
     "VidCom2Cosmos3OmniConfig",
@@ -109,8 +119,12 @@ __all__ = [
     "VidCom2Glm4vMoeForConditionalGeneration",
     "VidCom2Glm46VConfig",
     "VidCom2Glm46VForConditionalGeneration",
+    "VidCom2HyperCLOVAXVisionV2Config",
+    "VidCom2HyperCLOVAXVisionV2ForConditionalGeneration",
     "VidCom2InternVLConfig",
     "VidCom2InternVLForConditionalGeneration",
+    "VidCom2Lfm3VlConfig",
+    "VidCom2Lfm3VlForConditionalGeneration",
     "VidCom2LlavaNextVideoConfig",
     "VidCom2LlavaNextVideoForConditionalGeneration",
     "VidCom2LlavaOnevisionConfig",
@@ -139,6 +153,8 @@ __all__ = [
     "VidCom2Qwen3_5ForConditionalGeneration",
     "VidCom2Qwen3_5MoeConfig",
     "VidCom2Qwen3_5MoeForConditionalGeneration",
+    "VidCom2Qwen4ExpConfig",
+    "VidCom2Qwen4ExpForConditionalGeneration",
     "VidCom2SmolVLMConfig",
     "VidCom2SmolVLMForConditionalGeneration",
     "VidCom2VideoLlama3Config",

@@ -1,6 +1,9 @@
 """Written by `.ci/stubs.py` from the rows of `families.py`."""
 
 from transformers import (
+    CohereCompassConfig,
+    CohereCompassForConditionalGeneration,
+    CohereCompassModel,
     Cosmos3OmniConfig,
     Cosmos3OmniForConditionalGeneration,
     Exaone4_5_Config,
@@ -15,6 +18,12 @@ from transformers import (
     Glm46VConfig,
     Glm46VForConditionalGeneration,
     Glm46VModel,
+    HyperCLOVAXVisionV2Config,
+    HyperCLOVAXVisionV2ForConditionalGeneration,
+    HyperCLOVAXVisionV2Model,
+    Lfm3VlConfig,
+    Lfm3VlForConditionalGeneration,
+    Lfm3VlModel,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2_5_VLModel,
@@ -30,6 +39,9 @@ from transformers import (
     Qwen3VLMoeConfig,
     Qwen3VLMoeForConditionalGeneration,
     Qwen3VLMoeModel,
+    Qwen4ExpConfig,
+    Qwen4ExpForConditionalGeneration,
+    Qwen4ExpModel,
 )
 from transformers.models.cosmos3_omni.modeling_cosmos3_omni import Cosmos3OmniModel
 
@@ -89,6 +101,40 @@ class VidCom2Qwen3_5MoeModel(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5M
 
 class VidCom2Qwen3_5MoeForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5MoeForConditionalGeneration):
     config: VidCom2Qwen3_5MoeConfig
+
+class VidCom2Qwen4ExpConfig(FamilyConfig, Qwen4ExpConfig): ...
+
+class VidCom2Qwen4ExpModel(LinearAttentionMixin, QwenVideoModelMixin, Qwen4ExpModel):
+    config: VidCom2Qwen4ExpConfig
+
+class VidCom2Qwen4ExpForConditionalGeneration(VidCom2GenerationMixin, Qwen4ExpForConditionalGeneration):
+    config: VidCom2Qwen4ExpConfig
+
+class VidCom2Lfm3VlConfig(FamilyConfig, Lfm3VlConfig): ...
+
+class VidCom2Lfm3VlModel(LinearAttentionMixin, GridVideosMixin, Lfm3VlModel):
+    config: VidCom2Lfm3VlConfig
+
+class VidCom2Lfm3VlForConditionalGeneration(VidCom2GenerationMixin, Lfm3VlForConditionalGeneration):
+    config: VidCom2Lfm3VlConfig
+
+class VidCom2CohereCompassConfig(FamilyConfig, CohereCompassConfig): ...
+
+class VidCom2CohereCompassModel(QwenVideoModelMixin, CohereCompassModel):
+    config: VidCom2CohereCompassConfig
+
+class VidCom2CohereCompassForConditionalGeneration(VidCom2GenerationMixin, CohereCompassForConditionalGeneration):
+    config: VidCom2CohereCompassConfig
+
+class VidCom2HyperCLOVAXVisionV2Config(FamilyConfig, HyperCLOVAXVisionV2Config): ...
+
+class VidCom2HyperCLOVAXVisionV2Model(GridVideosMixin, HyperCLOVAXVisionV2Model):
+    config: VidCom2HyperCLOVAXVisionV2Config
+
+class VidCom2HyperCLOVAXVisionV2ForConditionalGeneration(
+    PositionsByOrderMixin, VidCom2GenerationMixin, HyperCLOVAXVisionV2ForConditionalGeneration
+):
+    config: VidCom2HyperCLOVAXVisionV2Config
 
 class VidCom2Glm4vConfig(FamilyConfig, Glm4vConfig): ...
 

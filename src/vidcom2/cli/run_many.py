@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ..finding_checkpoints import Resolved, resolve
 from ..records.fingerprints import check_loaded
 from ..records.provenance import commit_of_run
 from ..records.run_record import AnswerFile, RunOutput
+from ..shipping.installed_packages import packages_distributions
 from .checking import REQUEST_KEYS, check_rows, rows_of_requests
 from .console import exit_with, one_line_errors, print_line, progress_bar, stoppable
 from .loading import announce_demo, import_libraries, json_option, template_arguments, what_answers_depend_on

@@ -6,11 +6,11 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any, cast
 
 from ..configuration.compression_settings import COMPRESSION_METHODS, TABLES
+from .installed_packages import packages_distributions
 from .shipped_files import ROOMS, shipped_files, shipped_paths
 
 REGISTERED_METHODS = "registered_methods"  # the shipped file that imports the methods' files

@@ -1,4 +1,4 @@
-"""Tiny random models of Qwen's families, and Cosmos 3, which shares Qwen3-VL's structure."""
+"""Tiny random models of Qwen's families, and Cosmos 3, which shares Qwen3-VL's structure. `qwen_like.py` has others."""
 
 from typing import Any, cast
 
@@ -64,10 +64,10 @@ def tiny_qwen2_vl(pixels: tuple[int, int] = (196 * 196, 196 * 280), **kwargs: An
 
     Args:
         pixels: the least and the most pixels of a frame. Two frames take one token per 28 × 28 pixels.
-        **kwargs: other arguments of `_tiny_qwen`.
+        **kwargs: other arguments of `tiny_with_grids`.
     """
     vision = {"embed_dim": 32, "mlp_ratio": 2}
-    return _tiny_qwen(Qwen2VLForConditionalGeneration, Qwen2VLProcessor, vision, pixels, "hidden_size", **kwargs)
+    return tiny_with_grids(Qwen2VLForConditionalGeneration, Qwen2VLProcessor, vision, pixels, "hidden_size", **kwargs)
 
 
 def tiny_qwen2_5_vl(
@@ -79,7 +79,7 @@ def tiny_qwen2_5_vl(
     Args:
         pixels: as in `tiny_qwen2_vl`.
         tokens_per_second: positions that M-RoPE gives a second of the video.
-        **kwargs: other arguments of `_tiny_qwen`.
+        **kwargs: other arguments of `tiny_with_grids`.
     """
     vision = {
         "hidden_size": 32,
@@ -88,7 +88,7 @@ def tiny_qwen2_5_vl(
         "fullatt_block_indexes": [1],
         "tokens_per_second": tokens_per_second,
     }
-    return _tiny_qwen(
+    return tiny_with_grids(
         Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor, vision, pixels, "out_hidden_size", **kwargs
     )
 
@@ -103,7 +103,7 @@ def tiny_exaone4_5(
     Args:
         pixels: as in `tiny_qwen2_vl`.
         sliding_window: how many tokens the first layer sees.
-        **kwargs: other arguments of `_tiny_qwen`.
+        **kwargs: other arguments of `tiny_with_grids`.
     """
     vision = {
         "hidden_size": 32,
@@ -119,7 +119,7 @@ def tiny_exaone4_5(
         "sliding_window_pattern": 2,
         "initializer_range": 0.08,  # wide enough that answers depend on the prompt, not on the last token alone
     }
-    return _tiny_qwen(
+    return tiny_with_grids(
         Exaone4_5_ForConditionalGeneration,
         Exaone4_5_Processor,
         vision,
@@ -170,7 +170,7 @@ def tiny_qwen3_omni_moe_thinker(
         (128 * 32**2, 768 * 32**2),
         patch_size=patch_size,
         hidden_size=hidden_size,
-        text=_experts(num_experts) | {"head_dim": hidden_size // 4},
+        text=experts_of_two(num_experts) | {"head_dim": hidden_size // 4},
         mrope={"mrope_interleaved": True},
         fields={"position_id_per_seconds": 13},  # as in the released models
         audio={"downsample_hidden_size": 8},
@@ -197,9 +197,9 @@ def _tiny_thinker(
     """Return a stock thinker of Qwen's Omni models with random float32 weights, and its processor.
 
     Args:
-        marks, vision, pixels, text, fields: as in `_tiny_qwen`.
+        marks, vision, pixels, text, fields: as in `tiny_with_grids`.
         audio: fields of the config of the tower for sound that only some families have.
-        **kwargs: other arguments of `_tiny_qwen`.
+        **kwargs: other arguments of `tiny_with_grids`.
     """
     marks_by_kind = {field.removesuffix("_id").removesuffix("_index"): token for field, token in marks.items()}
     named = {field.replace("start", "bos").replace("end", "eos"): token for field, token in marks_by_kind.items()}
@@ -225,7 +225,7 @@ def _tiny_thinker(
         "output_dim": hidden_size,
         "initializer_range": 0.1,
     }
-    return _tiny_qwen(
+    return tiny_with_grids(
         model_class,
         processor_class,
         {"hidden_size": 32, "intermediate_size": 64, **vision},
@@ -247,14 +247,14 @@ def tiny_qwen3_vl(**kwargs: Any) -> TinyModel:
     tower enter the first two decoder layers.
 
     Args:
-        **kwargs: other arguments of `_tiny_qwen3`.
+        **kwargs: other arguments of `tiny_with_times`.
     """
-    return _tiny_qwen3(Qwen3VLForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, {}, **kwargs)
+    return tiny_with_times(Qwen3VLForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, {}, **kwargs)
 
 
 def tiny_cosmos3_omni(**kwargs: Any) -> TinyModel:
     """Return a stock Cosmos 3 like the model of `tiny_qwen3_vl`, whose structure it has."""
-    return _tiny_qwen3(Cosmos3OmniForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, {}, **kwargs)
+    return tiny_with_times(Cosmos3OmniForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, {}, **kwargs)
 
 
 def untrained_qwen3_vl(
@@ -267,7 +267,7 @@ def untrained_qwen3_vl(
         patch_size: pixels per side of a patch; two frames take one token per 2 × 2 patches.
         vision, text: the fields of the vision tower's and the language model's configs that set their sizes.
     """
-    model, processor = _tiny_qwen3(
+    model, processor = tiny_with_times(
         Qwen3VLForConditionalGeneration,
         vision,
         text,
@@ -282,9 +282,9 @@ def untrained_qwen3_vl(
 
 def tiny_qwen3_vl_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
     """Return a stock Qwen3-VL-MoE like that of `tiny_qwen3_vl`. Each token goes to two experts of a layer."""
-    experts = _experts(num_experts)
+    experts = experts_of_two(num_experts)
     experts["norm_topk_prob"] = True  # Transformers always does this; vLLM reads the field
-    return _tiny_qwen3(Qwen3VLMoeForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, experts, **kwargs)
+    return tiny_with_times(Qwen3VLMoeForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, experts, **kwargs)
 
 
 # Every second layer has full attention.
@@ -304,52 +304,55 @@ def tiny_qwen3_5(hidden_size: int = 32, **kwargs: Any) -> TinyModel:
     full attention. In full attention a quarter of each head is rotated, as in the released models.
 
     Args:
-        **kwargs: other arguments of `_tiny_qwen3`.
+        **kwargs: other arguments of `tiny_with_times`.
     """
     text = QWEN3_5_TEXT | {"head_dim": hidden_size}
-    return _tiny_qwen3(Qwen3_5ForConditionalGeneration, {}, text, hidden_size=hidden_size, **kwargs)
+    return tiny_with_times(Qwen3_5ForConditionalGeneration, {}, text, hidden_size=hidden_size, **kwargs)
 
 
 def tiny_qwen3_5_moe(num_experts: int = 4, hidden_size: int = 32, **kwargs: Any) -> TinyModel:
     """Return a stock Qwen3.5-MoE like that of `tiny_qwen3_5`. A token goes to two experts and one that all share."""
-    text = QWEN3_5_TEXT | _experts(num_experts) | {"shared_expert_intermediate_size": 24, "head_dim": hidden_size}
-    return _tiny_qwen3(Qwen3_5MoeForConditionalGeneration, {}, text, hidden_size=hidden_size, **kwargs)
+    text = QWEN3_5_TEXT | experts_of_two(num_experts) | {"shared_expert_intermediate_size": 24, "head_dim": hidden_size}
+    return tiny_with_times(Qwen3_5MoeForConditionalGeneration, {}, text, hidden_size=hidden_size, **kwargs)
 
 
-def _experts(num_experts: int) -> dict[str, Any]:
+def experts_of_two(num_experts: int) -> dict[str, Any]:
     """Return the fields of a language model's config that make a layer's experts, of which a token goes to two."""
     return {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
 
-def _tiny_qwen3(
+def tiny_with_times(
     model_class: type[PreTrainedModel],
     vision: dict[str, Any],
     text: dict[str, Any],
     patch_size: int = 16,
     frame_tokens: int = 64,
     hidden_size: int = 32,
+    processor_class: type[ProcessorMixin] = Qwen3VLProcessor,
+    video_processor_class: Any = Qwen3VLVideoProcessor,
     **kwargs: Any,
 ) -> TinyModel:
-    """Return a stock model of the Qwen3-VL and Qwen3.5 families with random float32 weights, and its processor.
+    """Return a stock model with random float32 weights that takes videos as Qwen3-VL does, and its processor: each two
+    frames stand behind their time.
 
     Args:
         vision, text: fields of the configs that only some families have.
         patch_size: pixels per side of a patch; two frames take one token per 2 × 2 patches.
         frame_tokens: the most tokens of two frames. Larger frames are scaled down; no frame is scaled up.
-        **kwargs: other arguments of `_tiny_qwen`.
+        **kwargs: other arguments of `tiny_with_grids`.
     """
     pixels = 1, 2**30  # the least and the most of a whole video
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_position_embeddings": 16} | vision
-    return _tiny_qwen(
+    return tiny_with_grids(
         model_class,
-        Qwen3VLProcessor,
+        processor_class,
         vision,
         pixels,
         "out_hidden_size",
         patch_size=patch_size,
         text={"head_dim": hidden_size // 4, **text},
         mrope={"mrope_interleaved": True},
-        video_processor=Qwen3VLVideoProcessor(
+        video_processor=video_processor_class(
             size={"shortest_edge": pixels[0], "longest_edge": pixels[1]},
             patch_size=patch_size,
             do_sample_frames=False,
@@ -361,7 +364,7 @@ def _tiny_qwen3(
     )
 
 
-def _tiny_qwen(
+def tiny_with_grids(
     model_class: type[PreTrainedModel],
     processor_class: type[ProcessorMixin],
     vision: dict[str, Any],
@@ -376,11 +379,13 @@ def _tiny_qwen(
     seed: int = 0,
     tie_word_embeddings: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
+    template: str = QWEN2_VL_CHAT_TEMPLATE,
     marks: dict[str, str] = QWEN2_VL_MARKS,
     fields: dict[str, Any] | None = None,
+    image_processor_class: Any = Qwen2VLImageProcessor,
     parts: dict[str, Any] | None = None,
 ) -> TinyModel:
-    """Return a stock model of any Qwen family with random float32 weights, and its processor.
+    """Return a stock model with random float32 weights that takes videos as Qwen's families do, and its processor.
 
     Args:
         vision, text, mrope: fields that only some families have, in the configs of the vision tower, of the language
@@ -388,17 +393,17 @@ def _tiny_qwen(
         width_field: the field for the width of the tower's output.
         video_processor: None means Qwen2-VL's.
         tokenizer: None means one with a token for each byte.
+        template: of chats, for that one.
         marks: the tokens that stand for, begin and end images, videos and sound, by the config's fields.
         fields, parts: other fields of the config, and parts of the processor, that only some families have.
     """
-    tokenizer = tokenizer or tiny_tokenizer(QWEN2_VL_TOKENS, QWEN2_VL_CHAT_TEMPLATE)
+    tokenizer = tokenizer or tiny_tokenizer(QWEN2_VL_TOKENS, template)
     num_heads = 4
     text = text or {}
     pairs = int(text.get("head_dim", hidden_size // num_heads) * text.get("partial_rotary_factor", 1.0)) // 2
     config = cast(Any, model_class.config_class)(  # its fields depend on the family
         vision_config={
-            "depth": 2,
-            "num_heads": 2,
+            **({} if "num_hidden_layers" in vision else {"depth": 2, "num_heads": 2}),
             "patch_size": patch_size,
             "spatial_merge_size": 2,
             "temporal_patch_size": 2,
@@ -431,7 +436,7 @@ def _tiny_qwen(
     video_processor = video_processor or Qwen2VLVideoProcessor(**size, patch_size=patch_size)
     colours = {name: getattr(video_processor, name) for name in ("image_mean", "image_std")}
     processor = processor_class(
-        image_processor=Qwen2VLImageProcessor(**size, **colours, patch_size=patch_size),
+        image_processor=image_processor_class(**size, **colours, patch_size=patch_size),
         video_processor=video_processor,
         tokenizer=tokenizer,
         chat_template=tokenizer.chat_template,

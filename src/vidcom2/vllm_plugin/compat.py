@@ -19,7 +19,16 @@ REASONS = {
     "VidCom2Cosmos3EdgeForConditionalGeneration": _OLD_TRANSFORMERS,
     "VidCom2Exaone4_5_ForConditionalGeneration": _WITHOUT_THE_PLUGIN,
     "VidCom2PerceptionLMForConditionalGeneration": _WITHOUT_THE_PLUGIN,
-    "VidCom2Molmo2ForConditionalGeneration": "the plugin has no class for this family",
+    **dict.fromkeys(
+        (
+            "VidCom2Molmo2ForConditionalGeneration",
+            "VidCom2Qwen4ExpForConditionalGeneration",
+            "VidCom2Lfm3VlForConditionalGeneration",
+            "VidCom2CohereCompassForConditionalGeneration",
+            "VidCom2HyperCLOVAXVisionV2ForConditionalGeneration",
+        ),
+        "the plugin has no class for this family",
+    ),
     "VidCom2SmolVLMForConditionalGeneration": "vLLM's class for this family takes images alone",
     "VidCom2VideoLlama3ForConditionalGeneration": "vLLM has no class for this family",
     "VidCom2Gemma4UnifiedForConditionalGeneration": (

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from test_cli import vidcom2
+from transformers import StaticCache
 from typer.testing import CliRunner
 
 from vidcom2.asking.conversation import Conversation
@@ -26,8 +27,11 @@ def chat(lines: str, *arguments: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
-    checkpoint = load_checkpoint(str(family.folder), device="cpu")
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@only(lambda family, kind: kind == "dynamic" or not family.name.startswith("gemma4"))
+def test_a_continued_conversation_equals_starting_anew(family: Family, kind: str) -> None:
+    """On a static cache, too, whatever else the generation config says."""
+    checkpoint = load_checkpoint(str(family.folder), device="cpu", cache_implementation=kind)
     model: Any = checkpoint.model
     model.generation_config.suppress_tokens = [model.config.video_token_id]  # which random weights might generate
     model.generation_config.update(stop_strings=["a text that never comes"], num_beams=2)
@@ -38,6 +42,7 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
         assert conversation.ids is not None
         lengths.append((conversation.ids.shape[1], conversation.cached_tokens))
     (whole, held), *_, last = lengths
+    assert isinstance(conversation.cache, StaticCache) == (kind == "static")
     assert held < whole and last[0] - whole == last[1] - held > 8  # the cache holds all text, and part of the video
     ids = conversation.ids
     written = conversation.watched.inputs("What?")
@@ -57,6 +62,7 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
         max_new_tokens=4,
         num_beams=1,
         stop_strings=None,
+        cache_implementation="dynamic",
     )
     assert torch.equal(anew, ids)
 

@@ -36,7 +36,7 @@ def test_every_python_function_that_names_a_model_checks_each_option_of_loading(
 @pytest.mark.parametrize("command", ["run", "eval", "explain", "bench"])
 def test_each_placement_option_is_an_option_of_the_commands(command: str) -> None:
     parameters = {each.name: each.default for each in typer.main.get_command(app).commands[command].params}
-    without = {"explain": {"attn_implementation"}, "bench": {"device_map"}}.get(command, set())
+    without = {"explain": {"attn_implementation", "cache_implementation"}, "bench": {"device_map"}}.get(command, set())
     several = {"attn_implementation", "dtype"} if command == "bench" else set()  # bench has its own options for these
     assert FIELDS.keys() - parameters.keys() == without
     assert {name: parameters[name] for name in FIELDS.keys() - without - several} == {

@@ -1,0 +1,58 @@
+"""KV caches that are kept between calls of `generate`: of the kind that a model's generation config asks for."""
+
+from typing import Any
+
+from transformers import Cache, DynamicCache, StaticCache
+
+from ..errors import OptionError
+from ..modeling.hosting.in_transformers import CACHE
+
+KINDS = {None: DynamicCache, "dynamic": DynamicCache, "static": StaticCache}  # by `cache_implementation`
+ROOM = 2048  # how many tokens fit behind the first prompt into a static cache, where `max_cache_len` says nothing
+
+
+def empty_cache(model: Any, num_tokens: int) -> Cache:
+    """Return an empty KV cache for a conversation. `generate` makes its own for a single answer, and of that length.
+
+    A static cache has `max_cache_len` of the generation config, or room for `ROOM` tokens behind the prompt.
+
+    Args:
+        num_tokens: the length of the first prompt.
+
+    Raises:
+        OptionError: if the generation config asks for a kind that is not copied or continued here.
+    """
+    kind, most = model.generation_config.cache_implementation, model.generation_config.max_cache_len
+    if kind not in KINDS:
+        raise OptionError(
+            f"`model.generation_config.cache_implementation` is {kind!r}, but for a KV cache that is kept between "
+            "questions it must be dynamic or static. Set it to one of them, or ask each question by itself."
+        )
+    config = model.config.get_text_config(decoder=True)
+    if KINDS[kind] is DynamicCache:
+        return DynamicCache(config=config)
+    return StaticCache(config=config, max_cache_len=most or num_tokens + ROOM)
+
+
+def has_room(cache: Cache, num_tokens: int) -> bool:
+    """Tell whether a KV cache holds so many tokens. One that is not static always does."""
+    return not isinstance(cache, StaticCache) or num_tokens <= cache.get_max_length()
+
+
+def check_room(cache: Cache, num_tokens: int) -> None:
+    """Check that a KV cache holds so many tokens. A static one would write further ones beyond its end.
+
+    Raises:
+        OptionError: if it does not.
+    """
+    if not has_room(cache, num_tokens):
+        raise OptionError(
+            f"the conversation and its next answer need {num_tokens} tokens, but the static KV cache has "
+            f"{cache.get_max_length()}. Ask something shorter, or begin again with a larger "
+            "`model.generation_config.max_cache_len`, or with `cache_implementation='dynamic'`, which grows."
+        )
+
+
+def continuing(cache: Cache) -> dict[str, Any]:
+    """Return the arguments with which `generate` continues a KV cache. It refuses one if it is to make one as well."""
+    return {CACHE: cache, "cache_implementation": None, "max_cache_len": None}

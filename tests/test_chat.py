@@ -67,6 +67,33 @@ def test_a_continued_conversation_equals_starting_anew(family: Family, kind: str
     assert torch.equal(anew, ids)
 
 
+def test_a_conversation_that_outgrows_its_static_cache_is_refused_and_can_go_on() -> None:
+    checkpoint = load_checkpoint(device="cpu", cache_implementation="static")
+    config: Any = checkpoint.model.generation_config
+    config.min_new_tokens = 8
+    watched = watch_frames(checkpoint, read_video(str(DEMO_VIDEO), 4), {})
+    dynamic = Conversation(watched, max_new_tokens=8)
+    config.cache_implementation = "dynamic"
+    expected = [dynamic.ask(question) for question in ("What?", "Why?")]
+    assert dynamic.ids is not None
+    config.cache_implementation, config.max_cache_len = "static", dynamic.ids.shape[1] - 1
+    conversation = Conversation(watched, max_new_tokens=8)
+    conversation.ask("What?")
+    length = conversation.cached_tokens
+    with pytest.raises(
+        OptionError, match=r"need \d+ tokens, but the static KV cache has \d+\. Ask something shorter, or"
+    ):
+        conversation.ask("Why is it so, and how does it go on from there?")
+    assert conversation.cached_tokens == length
+    assert [expected[0], conversation.ask("Why?")] == expected  # as many tokens as fit
+    config.max_cache_len = 20
+    with pytest.raises(OptionError, match="the static KV cache has 20"):
+        Conversation(watched, max_new_tokens=8).ask("What?")
+    config.cache_implementation, config.max_cache_len = "quantized", None
+    with pytest.raises(OptionError, match=r"cache_implementation` is 'quantized', but .* must be dynamic or static"):
+        Conversation(watched, max_new_tokens=8).ask("What?")
+
+
 def test_the_chat_template_ends_each_answer_once() -> None:
     checkpoint = load_checkpoint()
     conversation = Conversation(watch_frames(checkpoint, read_video(str(DEMO_VIDEO), 16), {}), max_new_tokens=8)

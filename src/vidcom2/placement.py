@@ -61,7 +61,7 @@ class Placement:
     )
     cache_implementation: str | None = _option(
         None,
-        "The KV cache: `dynamic`, `static`, whose decoding Transformers compiles on a GPU, or another of Transformers'.",
+        "The KV cache: `dynamic`, `static`, with which Transformers compiles decoding on a GPU, or another one of its.",
         "the checkpoint's",
     )
 

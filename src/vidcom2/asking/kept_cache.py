@@ -8,13 +8,14 @@ from ..errors import OptionError
 from ..modeling.hosting.in_transformers import CACHE
 
 KINDS = {None: DynamicCache, "dynamic": DynamicCache, "static": StaticCache}  # by `cache_implementation`
-ROOM = 2048  # how many tokens fit behind the first prompt into a static cache, where `max_cache_len` says nothing
+ROOM = 2048  # for how many tokens behind the first prompt a static cache is made, where `max_cache_len` says nothing
 
 
 def empty_cache(model: Any, num_tokens: int) -> Cache:
-    """Return an empty KV cache for a conversation. `generate` makes its own for a single answer, and of that length.
+    """Return an empty KV cache for a conversation. Those that `generate` makes by itself are as long as one answer.
 
-    A static cache has `max_cache_len` of the generation config, or room for `ROOM` tokens behind the prompt.
+    A static cache has `max_cache_len` of the generation config; without that, room for `ROOM` tokens behind the prompt,
+    in a multiple of `ROOM`, since Transformers compiles the steps anew for each length.
 
     Args:
         num_tokens: the length of the first prompt.
@@ -31,7 +32,7 @@ def empty_cache(model: Any, num_tokens: int) -> Cache:
     config = model.config.get_text_config(decoder=True)
     if KINDS[kind] is DynamicCache:
         return DynamicCache(config=config)
-    return StaticCache(config=config, max_cache_len=most or num_tokens + ROOM)
+    return StaticCache(config=config, max_cache_len=most or (num_tokens // ROOM + 2) * ROOM)
 
 
 def has_room(cache: Cache, num_tokens: int) -> bool:

@@ -253,7 +253,7 @@ class BenchOptions:
         return resolved, candidates
 
     def _check_caches(self, family: Family) -> None:
-        """Check that static caches, also those of `--compiled`, change nothing of what a family's stock class computes."""
+        """Check that static caches, `--compiled`'s too, change nothing of what a family's stock class computes."""
         for kind in (self.placement.cache_implementation, "static" if self.compiled else None):
             family.check_cache(kind)
 

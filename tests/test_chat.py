@@ -91,7 +91,7 @@ def test_a_conversation_that_outgrows_its_static_cache_is_refused_and_can_go_on(
         Conversation(watched, max_new_tokens=8).ask("What?")
     config.cache_implementation, config.max_cache_len = "quantized", None
     with pytest.raises(OptionError, match=r"cache_implementation` is 'quantized', but .* must be dynamic or static"):
-        Conversation(watched, max_new_tokens=8).ask("What?")
+        Conversation(watched, max_new_tokens=8)
 
 
 def test_the_chat_template_ends_each_answer_once() -> None:

@@ -10,7 +10,7 @@ from ..errors import OptionError
 from ..modeling.hosting.in_transformers import CACHE, cached_length
 from .arguments import with_tokenizer
 from .generation import generate_answers
-from .kept_cache import check_room, continuing, empty_cache
+from .kept_cache import check_kind, check_room, continuing, empty_cache
 from .prompting import check_prompt, check_template_arguments
 from .watched import Watched
 
@@ -35,6 +35,7 @@ class Conversation:
     ) -> None:
         self.checkpoint = watched.checkpoint
         check_template_arguments(self.checkpoint.processor, chat_template_kwargs)
+        check_kind(self.checkpoint.model)
         self.template_arguments = dict(chat_template_kwargs or {})
         self.watched = watched
         self.max_new_tokens = max_new_tokens

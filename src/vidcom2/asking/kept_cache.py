@@ -11,6 +11,20 @@ KINDS = {None: DynamicCache, "dynamic": DynamicCache, "static": StaticCache}  # 
 ROOM = 2048  # for how many tokens behind the first prompt a static cache is made, where `max_cache_len` says nothing
 
 
+def check_kind(model: Any) -> None:
+    """Check that a model's generation config asks for a kind of KV cache that can be kept between questions.
+
+    Raises:
+        OptionError: if it does not.
+    """
+    kind = model.generation_config.cache_implementation
+    if kind not in KINDS:
+        raise OptionError(
+            f"`model.generation_config.cache_implementation` is {kind!r}, but for a KV cache that is kept between "
+            "questions it must be dynamic or static. Set it to one of them, or ask each question by itself."
+        )
+
+
 def empty_cache(model: Any, num_tokens: int) -> Cache:
     """Return an empty KV cache for a conversation. Those that `generate` makes by itself are as long as one answer.
 
@@ -21,14 +35,10 @@ def empty_cache(model: Any, num_tokens: int) -> Cache:
         num_tokens: the length of the first prompt.
 
     Raises:
-        OptionError: if the generation config asks for a kind that is not copied or continued here.
+        OptionError: as `check_kind`.
     """
+    check_kind(model)
     kind, most = model.generation_config.cache_implementation, model.generation_config.max_cache_len
-    if kind not in KINDS:
-        raise OptionError(
-            f"`model.generation_config.cache_implementation` is {kind!r}, but for a KV cache that is kept between "
-            "questions it must be dynamic or static. Set it to one of them, or ask each question by itself."
-        )
     config = model.config.get_text_config(decoder=True)
     if KINDS[kind] is DynamicCache:
         return DynamicCache(config=config)

@@ -25,6 +25,7 @@ from benchmarks import bench_tables as pages_tables
 from benchmarks.pages import ROOT, filled, tables_in
 from vidcom2.asking import stopwatch, watched
 from vidcom2.asking.candidates import AllTokens, Candidate, candidates_of
+from vidcom2.asking.comparison import compare_answers
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.errors import OptionError
@@ -167,6 +168,29 @@ def test_compiled_adds_rows_that_decode_on_a_static_cache_and_answer_the_same(sm
     for row in rows:
         row.pop("steps")  # as in results from before
     assert [row["steps"] for row in figures(rows)] == ["eager"] * 4
+
+
+def test_a_model_that_asks_for_a_static_cache_is_measured_on_one_and_with_compiled_also_on_a_dynamic_one(
+    small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small.model.generation_config, "cache_implementation", "static")
+    kinds: list[str | None] = []
+    generate = type(small.model).generate
+
+    def remembered(self: Any, **arguments: Any) -> Any:
+        kinds.append(arguments.get("cache_implementation") or self.generation_config.cache_implementation)
+        return generate(self, **arguments)
+
+    monkeypatch.setattr(type(small.model), "generate", remembered)
+    told = {"num_frames": [4], "max_new_tokens": 3, "repeats": 1}
+    for compiled, steps in ((False, ["static cache"]), (True, ["eager", "static cache"])):
+        kinds.clear()
+        every = bench(small, [], clip, compiled=compiled, **told)
+        assert [each.setup.steps for each in every] == steps
+        assert kinds == [kind for step in steps for kind in [{"eager": "dynamic"}.get(step, "static")] * 2]
+    kinds.clear()
+    compared = compare_answers(small, read_video(clip, 4), "What?", max_new_tokens=3, repeats=1)
+    assert compared.compressed.new_tokens == 3 and kinds == ["static"] * 4
 
 
 @pytest.mark.parametrize("stage", ["vision", "prefill", "compression"])

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from test_cli import vidcom2
+from transformers import StaticCache
 from typer.testing import CliRunner
 
 from vidcom2.asking.conversation import Conversation
@@ -26,8 +27,11 @@ def chat(lines: str, *arguments: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
-    checkpoint = load_checkpoint(str(family.folder), device="cpu")
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@only(lambda family, kind: kind == "dynamic" or not family.name.startswith("gemma4"))
+def test_a_continued_conversation_equals_starting_anew(family: Family, kind: str) -> None:
+    """On a static cache, too, whatever else the generation config says."""
+    checkpoint = load_checkpoint(str(family.folder), device="cpu", cache_implementation=kind)
     model: Any = checkpoint.model
     model.generation_config.suppress_tokens = [model.config.video_token_id]  # which random weights might generate
     model.generation_config.update(stop_strings=["a text that never comes"], num_beams=2)
@@ -38,6 +42,7 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
         assert conversation.ids is not None
         lengths.append((conversation.ids.shape[1], conversation.cached_tokens))
     (whole, held), *_, last = lengths
+    assert isinstance(conversation.cache, StaticCache) == (kind == "static")
     assert held < whole and last[0] - whole == last[1] - held > 8  # the cache holds all text, and part of the video
     ids = conversation.ids
     written = conversation.watched.inputs("What?")
@@ -57,8 +62,36 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
         max_new_tokens=4,
         num_beams=1,
         stop_strings=None,
+        cache_implementation="dynamic",
     )
     assert torch.equal(anew, ids)
+
+
+def test_a_conversation_that_outgrows_its_static_cache_is_refused_and_can_go_on() -> None:
+    checkpoint = load_checkpoint(device="cpu", cache_implementation="static")
+    config: Any = checkpoint.model.generation_config
+    config.min_new_tokens = 8
+    watched = watch_frames(checkpoint, read_video(str(DEMO_VIDEO), 4), {})
+    dynamic = Conversation(watched, max_new_tokens=8)
+    config.cache_implementation = "dynamic"
+    expected = [dynamic.ask(question) for question in ("What?", "Why?")]
+    assert dynamic.ids is not None
+    config.cache_implementation, config.max_cache_len = "static", dynamic.ids.shape[1] - 1
+    conversation = Conversation(watched, max_new_tokens=8)
+    conversation.ask("What?")
+    length = conversation.cached_tokens
+    with pytest.raises(
+        OptionError, match=r"need \d+ tokens, but the static KV cache has \d+\. Ask something shorter, or"
+    ):
+        conversation.ask("Why is it so, and how does it go on from there?")
+    assert conversation.cached_tokens == length
+    assert [expected[0], conversation.ask("Why?")] == expected  # as many tokens as fit
+    config.max_cache_len = 20
+    with pytest.raises(OptionError, match="the static KV cache has 20"):
+        Conversation(watched, max_new_tokens=8).ask("What?")
+    config.cache_implementation, config.max_cache_len = "quantized", None
+    with pytest.raises(OptionError, match=r"cache_implementation` is 'quantized', but .* must be dynamic or static"):
+        Conversation(watched, max_new_tokens=8)
 
 
 def test_the_chat_template_ends_each_answer_once() -> None:

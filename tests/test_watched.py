@@ -17,7 +17,7 @@ from models import RETENTION_RATIO
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from test_cli import vidcom2 as cli
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, StaticCache
 
 import vidcom2
 from vidcom2.asking.prompting import OF_TEXTS, prepare_inputs
@@ -156,6 +156,29 @@ def test_arguments_of_generate_do_what_they_do_in_ask(
         for _ in range(2):  # the kept cache is not changed by a question
             torch.manual_seed(0)
             assert way.ask("Who is it?", **given) == expected
+
+
+@only(lambda family: family.name in ("llava_onevision", "qwen3_vl", "qwen3_5"))
+def test_a_static_cache_is_filled_once_and_answers_as_a_dynamic_one(family: Family, video: vidcom2.Video) -> None:
+    """Where the generation config asks for one. What does not fit into it is answered from the features."""
+    model = family.load(retention_ratio=RETENTION_RATIO)
+    watched = vidcom2.watch(video, model, processor=family.processor)
+    expected = logits(watched.ask, "Who is it?")
+    length = watched.inputs("Who is it?")["input_ids"].shape[1]
+    model.generation_config.cache_implementation = "static"
+    for most, fits in ((None, True), (length + 2, True), (length + 1, False)):
+        model.generation_config.max_cache_len = most
+        filled = vidcom2.watch(video, model, processor=family.processor).prefill()
+        assert isinstance(filled.cache, StaticCache) and most in (None, filled.cache.get_max_length())
+        assert filled.can_continue(watched.inputs("Who is it?")["input_ids"], {"max_new_tokens": 3}) == fits
+        for _ in range(2):  # the kept cache is not changed by a question
+            torch.testing.assert_close(logits(filled.ask, "Who is it?"), expected, rtol=0, atol=1e-5)
+    dynamic = {"cache_implementation": "dynamic"}
+    assert not filled.can_continue(watched.inputs("Who is it?")["input_ids"], dynamic)
+    assert torch.equal(logits(filled.ask, "Who is it?", **dynamic), expected)
+    model.generation_config.max_cache_len = 3
+    with pytest.raises(OptionError, match="the static KV cache has 3"):
+        vidcom2.watch(video, model, processor=family.processor).prefill()
 
 
 @ONE

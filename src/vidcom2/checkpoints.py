@@ -128,7 +128,7 @@ def load(
         **arguments: settings of VidCom² (`retention_ratio=0.15`), by default those of the checkpoint, but for those
             that another method than its own does not read; and arguments of `from_pretrained`: `dtype` (by default the
             checkpoint's), `device_map`, `attn_implementation`, `quantization_config`, `revision`, `token`, `cache_dir`
-            and so on.
+            and so on; and `cache_implementation="static"` or another kind of KV cache, for its generation config.
 
     Returns:
         The model, in evaluation mode, and the processor, which writes a placeholder for each video token that stays.
@@ -160,6 +160,7 @@ def load(
         device="auto" if target is None else str(target),
         attn_implementation=attention if attention in ATTENTION else None,  # Transformers knows others
         revision=arguments.pop("revision", None),
+        cache_implementation=arguments.pop("cache_implementation", None),
     )
     checkpoint = _load(resolve(fspath(name), placement, settings, **hub), target, arguments)
     return checkpoint.model, checkpoint.processor
@@ -296,6 +297,7 @@ def _load(resolved: Resolved, device: torch.device | None, placed: dict[str, Any
     _check_weights(f"the model {name!r}", loaded, OF_WHOLE_WEIGHTS, "Download it again.")
     if source.base is not None:
         _load_adapter(name, model, source, hub)
+    resolved.placement.set_cache(model)
     return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor, source)
 
 

@@ -70,6 +70,8 @@ class Family:
         numbers_tokens: whether positions are the order of the tokens, although the language model takes (t, h, w).
         spreads_times: whether vLLM assumes that frames are spread evenly over the whole video.
         stages: whether vLLM can run its decoder layers in pipeline stages.
+        static_since: the first Transformers in which its stock class has the logits of a dynamic KV cache on a static
+            one, too; None if there is none.
         mixins: of its inner model, as `module.Class`, before the stock class. A module that has no file is written
             from these and the fields below.
         head_mixins: of the class with the head, before `VidCom2GenerationMixin`.
@@ -95,6 +97,7 @@ class Family:
     numbers_tokens: bool = False
     spreads_times: bool = False
     stages: bool = True
+    static_since: str | None = "5.19"
     mixins: tuple[str, ...] = ()
     head_mixins: tuple[str, ...] = ()
     head_fields: dict[str, Any] = field(default_factory=dict)
@@ -120,8 +123,7 @@ class Family:
     @property
     def runs_here(self) -> bool:
         """Whether the installed Transformers has the classes which ours extend."""
-        installed, needed = (each.split(".")[:2] for each in (_transformers(), self.since))
-        return tuple(map(int, installed)) >= tuple(map(int, needed))
+        return _transformers_has(self.since)
 
     @property
     def needs(self) -> str:
@@ -188,6 +190,17 @@ class Family:
                 raise
             raise OptionError(self.needs) from error
 
+    def check_cache(self, kind: str | None) -> None:
+        """Raise an OptionError if a kind of KV cache (`cache_implementation`) changes what the stock class computes."""
+        if kind is None or "static" not in kind or (self.static_since and _transformers_has(self.static_since)):
+            return
+        upgrade = f", or upgrade Transformers to {self.static_since}" if self.static_since else ""
+        raise OptionError(
+            f"the KV cache (`cache_implementation`) would be {kind!r}, but the stock class of {self.name} gives other "
+            f"logits on it than on a dynamic one. Take 'dynamic'{upgrade}. To have Transformers' answers nevertheless, "
+            "set `model.generation_config.cache_implementation`."
+        )
+
     def check_packages(self) -> None:
         """Raise an OptionError if an optional package is missing that the family needs."""
         missing = [package for package in self.packages if find_spec(package) is None]
@@ -202,6 +215,12 @@ class Family:
 def _transformers() -> str:
     """Return the installed version. Finding it takes some milliseconds, and each family asks."""
     return version("transformers")
+
+
+def _transformers_has(needed: str) -> bool:
+    """Return whether the installed version is this one, as in `"5.23"`, or a newer one."""
+    installed, least = (tuple(map(int, each.split(".")[:2])) for each in (_transformers(), needed))
+    return installed >= least
 
 
 def imported(name: str) -> Any:
@@ -539,6 +558,7 @@ FAMILIES: dict[str, Family] = {
             name="Gemma 4",
             classes="VidCom2Gemma4",
             tiny="tiny.gemma4.tiny_gemma4",
+            static_since="5.23",  # before, the 26B's and 31B's logits differ
             stages=False,  # Later ones would need the keys and embeddings of earlier ones, which vLLM does not pass on.
             stock_processors=("Gemma4Processor",),
             frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
@@ -548,6 +568,7 @@ FAMILIES: dict[str, Family] = {
             name="Gemma 4 Unified",
             classes="VidCom2Gemma4Unified",
             tiny="tiny.gemma4.tiny_gemma4_unified",
+            static_since=None,
             stock_processors=("Gemma4UnifiedProcessor",),
             frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
         ),

@@ -96,6 +96,7 @@ def resolve(model: str | None, placement: Placement, settings: Mapping[str, Any]
     source = _source_of(path, placement.revision, **hub)
     family = family_of(f"the model {name!r}", _config(name, source.holding((CONFIG,), **hub), **hub))
     check_settings_of(f"the model {name!r}", family, settings)
+    family.check_cache(placement.cache_implementation)
     return Resolved(name, source, family, placement, settings, hub)
 
 

@@ -14,6 +14,7 @@ from .errors import OptionError, brief, did_you_mean, how_to_install
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
 PREPARED_ON = ("auto", "cpu")
+CACHES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized")  # those of `generate`
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")  # devices that Transformers' models run on
 NO_GPU = "`attn_implementation` is 'flash_attention_2', but FlashAttention2 needs a GPU. Try sdpa."
@@ -37,6 +38,9 @@ class Placement:
         revision: commit, tag or branch of the model's Hub repo; None means its main branch.
         prepare_on: where the frames of videos are resized and normalized. `"auto"` means the accelerator that holds
             the vision tower, if there is one; `"cpu"`, whose pixels differ a little, is for whoever wants those.
+        cache_implementation: the kind of KV cache that `generate` makes, as in Transformers' `GenerationConfig`. On an
+            accelerator, Transformers compiles the steps on a `"static"` one. None means what the checkpoint says, which
+            is mostly `"dynamic"`.
     """
 
     device: str = _option("auto", "`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.", "auto")
@@ -55,6 +59,11 @@ class Placement:
         "differ a little from the CPU's.",
         "auto",
     )
+    cache_implementation: str | None = _option(
+        None,
+        "The KV cache: `dynamic`, `static`, with which Transformers compiles decoding on a GPU, or another one of its.",
+        "the checkpoint's",
+    )
 
     @classmethod
     def popped_from(cls, arguments: dict[str, Any]) -> "Placement":
@@ -71,7 +80,8 @@ class Placement:
     def of_answers(self) -> dict[str, str | None]:
         """The options that answers depend on, for a run's record. The model's identity has the revision."""
         where = {} if self.prepare_on == "auto" else {"prepare_on": self.prepare_on}  # as records from before have it
-        return {"dtype": self.dtype, "attn_implementation": self.attn_implementation, **where}
+        cache = {} if self.cache_implementation is None else {"cache_implementation": self.cache_implementation}
+        return {"dtype": self.dtype, "attn_implementation": self.attn_implementation, **where, **cache}
 
     def check(self, name: str | None) -> None:
         """Check the options alone; `devices.py` checks that this machine has the device.
@@ -94,6 +104,7 @@ class Placement:
         if self.device != "auto" and not DEVICE.fullmatch(self.device):
             raise OptionError(f"`device` is {self.device!r}, but must be auto, cpu, cuda, cuda:1, mps or the like.")
         self.check_preparing()
+        self.check_cache()
         self._check_attention()
         if self.device_map is not None:
             self._check_device_map(self.device_map)
@@ -102,6 +113,18 @@ class Placement:
         """Check where frames are to be prepared, which a call can choose for a loaded model too."""
         if self.prepare_on not in PREPARED_ON:
             raise OptionError(f"`prepare_on` is {brief(self.prepare_on)}, but must be one of {', '.join(PREPARED_ON)}.")
+
+    def check_cache(self) -> None:
+        """Check the kind of KV cache, which a call can choose for a loaded model too."""
+        if self.cache_implementation is not None and self.cache_implementation not in CACHES:
+            raise OptionError(
+                f"`cache_implementation` is {brief(self.cache_implementation)}, but must be one of {', '.join(CACHES)}."
+            )
+
+    def set_cache(self, model: Any) -> None:
+        """Let the generation config of a model ask for the kind of KV cache that is given, if one is."""
+        if self.cache_implementation is not None:
+            model.generation_config.cache_implementation = self.cache_implementation
 
     def _check_attention(self) -> None:
         if self.attn_implementation is not None and self.attn_implementation not in ATTENTION:

@@ -1,6 +1,7 @@
 """Checking the arguments that `ask` and `answer_many` share: the model, the settings and those of `generate`."""
 
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
@@ -63,6 +64,25 @@ def check_generate_arguments(function: str, arguments: dict[str, Any], own: tupl
             f"{', '.join(map(repr, unknown))} is neither an argument of `{function}` or `generate`, nor a "
             f"setting of VidCom².{settings_hint(unknown[0], (*known, *OF_CALLS))}"
         )
+
+
+def pop_placement(model: Any, arguments: dict[str, Any]) -> Placement:
+    """Remove the options of loading from a call's arguments and return them.
+
+    The kind of KV cache of a model that is loaded already stays among them: it is an argument of `generate`, too.
+
+    Raises:
+        OptionError: on a kind that is unknown, or that changes what the stock class computes.
+    """
+    placement = Placement.popped_from(arguments)
+    kind = placement.cache_implementation
+    if kind is None or not isinstance(model, PreTrainedModel):
+        return placement
+    placement.check_cache()
+    if model.config.model_type in FAMILIES:  # otherwise `check_model` refuses it
+        FAMILIES[model.config.model_type].check_cache(kind)
+    arguments["cache_implementation"] = kind
+    return replace(placement, cache_implementation=None)
 
 
 def check_model(

@@ -19,7 +19,14 @@ from ..records.fingerprints import stamped
 from ..video.frames import Frames, is_list_of_pictures
 from ..video.reading import Progress, Video, check_video, read_video
 from .answer import Answer
-from .arguments import DEMO_WARNING, check_generate_arguments, check_model, checkpoint_of, pop_call_settings
+from .arguments import (
+    DEMO_WARNING,
+    check_generate_arguments,
+    check_model,
+    checkpoint_of,
+    pop_call_settings,
+    pop_placement,
+)
 from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .comparison import compare_answers
 from .frame_size import size_of_frames
@@ -94,7 +101,7 @@ def ask(
         CheckpointError: if the model cannot be loaded.
         ValueError: on an argument that is unknown, outside its accepted set, or useless together with another.
     """
-    placement = Placement.popped_from(arguments)
+    placement = pop_placement(model, arguments)
     settings = pop_call_settings(arguments)
     # Refuse all that can be refused before anything slow starts.
     prompts = prompts_of(question)

@@ -18,7 +18,7 @@ from ..modeling.prompt.prompt_compression import positions_made_for
 from ..video.reading import Video
 from .candidates import BASELINE, changed_settings, way_in_words
 from .frame_device import device_of_frames
-from .generation import EncodedVideos, generate_answers, keep_tokens, run_tower
+from .generation import EncodedVideos, generate_answers, is_static, keep_tokens, run_tower
 from .prepared_video import VideoPrompt, num_video_tokens, prepare_video
 from .prompting import scored_frames, texts_of
 from .stopwatch import Stopwatch
@@ -162,9 +162,9 @@ def compare_answers(
             order = range(len(compared)) if repeat % 2 else reversed(range(len(compared)))
             for i in order:
                 progress("Answering", sum(map(len, sides)), steps)
-                # The first call generates a single token and is not counted.
+                # The first call generates a single token, unless its steps are compiled, and is not counted.
                 side_settings = settings_of(**compared[i])
-                most = max_new_tokens if repeat else 1
+                most = max_new_tokens if repeat or is_static(model, {}) else 1
                 sides[i].append(timed_answer(model, processor, asked, inputs, side_settings, max_new_tokens=most))
         measured = [summarized(calls[1:], processor) for calls in sides]
         where = environment(model)

@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from ..errors import OptionError
-from ..modeling.hosting.in_transformers import CACHE
+from ..modeling.hosting.in_transformers import CACHE, cached_length
 from .arguments import with_tokenizer
 from .generation import generate_answers
+from .kept_cache import check_kind, check_room, continuing, empty_cache
 from .prompting import check_prompt, check_template_arguments
 from .watched import Watched
 
@@ -35,6 +35,7 @@ class Conversation:
     ) -> None:
         self.checkpoint = watched.checkpoint
         check_template_arguments(self.checkpoint.processor, chat_template_kwargs)
+        check_kind(self.checkpoint.model)
         self.template_arguments = dict(chat_template_kwargs or {})
         self.watched = watched
         self.max_new_tokens = max_new_tokens
@@ -44,7 +45,7 @@ class Conversation:
     @property
     def cached_tokens(self) -> int:
         """The number of tokens in the KV cache."""
-        return 0 if self.cache is None else self.cache.get_seq_length()
+        return cached_length(self.cache)
 
     def ask(self, question: str, streamer: Any = None) -> str:
         """Answer the next question.
@@ -56,24 +57,28 @@ class Conversation:
             The answer, without special tokens.
 
         Raises:
-            OptionError: on a question that is empty or contains the model's placeholder for a video or an image.
+            OptionError: on a question that is empty or contains the model's placeholder for a video or an image, or
+                for which a static KV cache has no room left. The conversation stays as it was.
             ValueError: on logits that are not numbers.
         """
         model, processor = self.checkpoint.model, cast(Any, self.checkpoint.processor)
         if not question.strip():
             raise OptionError(f"the question is {question!r}. Ask something about the video.")
         if self.ids is None:
-            inputs, features, arguments = self.watched.begin(question, self.template_arguments, {})
-            cache = arguments.get(CACHE, DynamicCache(config=model.config.get_text_config(decoder=True)))
+            asked = {"max_new_tokens": self.max_new_tokens}
+            inputs, features, arguments = self.watched.begin(question, self.template_arguments, asked)
+            cache = arguments.get(CACHE)
+            cache = empty_cache(model, inputs["input_ids"].shape[1]) if cache is None else cache
         else:
             ids, features, cache = self._continued(self.ids, question), None, self.cache
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        check_room(cache, inputs["input_ids"].shape[1] + self.max_new_tokens - 1)  # the last one is not cached
         new = generate_answers(
             model,
             inputs,
             features,
             self.watched.settings.compression_positions,
-            past_key_values=cache,
+            **continuing(cache),
             max_new_tokens=self.max_new_tokens,
             use_cache=True,
             streamer=streamer,

@@ -227,7 +227,7 @@ def generate_answers(
     encoded = {} if features is None else {"mm_encoder_outputs": {"video": features}}
     call_settings = {"retention_ratio": 1.0} if keeps_all else {"compression_positions": positions}
     processors = LogitsProcessorList([*(arguments.pop("logits_processor", None) or ()), NumbersAlone()])
-    on_static_cache = arguments.get("cache_implementation") in ("static", "offloaded_static")
+    on_static_cache = is_static(model, arguments)
     with _borders_of_language_model(model, hook, on_static_cache) as criteria:
         if criteria:
             arguments["stopping_criteria"] = StoppingCriteriaList(
@@ -241,6 +241,11 @@ def generate_answers(
             **{"do_sample": False, "return_dict_in_generate": False, "num_return_sequences": 1, **arguments},
         )
     return output[:, prompts["input_ids"].shape[1] :] if isinstance(output, Tensor) else output
+
+
+def is_static(model: Any, arguments: Mapping[str, Any]) -> bool:
+    """Tell whether `generate` makes a static KV cache, by its arguments or by the model's generation config."""
+    return "static" in (arguments.get("cache_implementation") or model.generation_config.cache_implementation or "")
 
 
 class _EndsOfSteps(StoppingCriteria):

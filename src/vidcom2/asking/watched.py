@@ -8,14 +8,15 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig
+from transformers import GenerationConfig
 
 from ..checkpoints import Checkpoint
 from ..checks import check_watched_target, whole_number
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError
+from ..families import FAMILIES
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
-from ..modeling.hosting.in_transformers import CACHE, pop_settings
+from ..modeling.hosting.in_transformers import pop_settings
 from ..video.reading import Video
 from .answer import Answer
 from .arguments import check_generate_arguments, pop_call_settings, with_tokenizer
@@ -23,6 +24,7 @@ from .candidates import changed_settings, in_words
 from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .frame_device import device_of_frames
 from .generation import generate_answers, keep_tokens, run_tower
+from .kept_cache import KINDS, check_room, continuing, empty_cache, has_room
 from .prepared_video import PreparedVideo, common_length, num_video_tokens, prepare_video
 from .prompting import check_template_arguments, texts_of
 from .watched_file import read_watched, write_watched
@@ -33,8 +35,8 @@ PROBES = ("?", "What is it", "Aaa bbb")
 # Arguments of `generate` that never begin with a KV cache that is given. With these, the features are used.
 WITHOUT_A_CACHE = (
     *("num_beams", "num_beam_groups", "penalty_alpha", "dola_layers", "custom_generate", "assistant_model"),
-    *("prompt_lookup_num_tokens", "assistant_early_exit", "guidance_scale", "cache_implementation", "cache_config"),
-    *("use_cache", "prefill_chunk_size", "past_key_values", "negative_prompt_ids"),
+    *("prompt_lookup_num_tokens", "assistant_early_exit", "guidance_scale", "cache_config", "use_cache"),
+    *("prefill_chunk_size", "past_key_values", "negative_prompt_ids"),
 )
 PLAIN = {("num_beams", 1), ("use_cache", True), ("num_beam_groups", 1)}  # values of these that change nothing
 
@@ -113,6 +115,7 @@ class Watched:
         max_new_tokens = whole_number("max_new_tokens", max_new_tokens)
         check_kept(self.settings, pop_settings(pop_call_settings(arguments)))
         check_generate_arguments("ask", arguments)
+        FAMILIES[self.checkpoint.model.config.model_type].check_cache(arguments.get("cache_implementation"))
         check_template_arguments(self.checkpoint.processor, chat_template_kwargs)
         answers = self.answers(prompts, {"max_new_tokens": max_new_tokens, **arguments}, chat_template_kwargs)
         return answers[0] if is_single(question) else answers
@@ -132,14 +135,15 @@ class Watched:
         """Run the language model over the prompt up to the question, and keep its KV cache for all further questions.
 
         A chat that begins otherwise, for instance with words of the system, is answered from the features as before. So
-        are calls with arguments that rule out a cache, such as `num_beams`, and all calls once the language model has
-        changed.
+        are calls with arguments that rule out a cache, such as `num_beams`, or that ask for another kind of cache, for
+        which a static one has no room, and all calls once the language model has changed.
 
         Returns:
             This object.
 
         Raises:
-            OptionError: if the chat template writes the question before the video, and if the encoder has changed.
+            OptionError: if the chat template writes the question before the video, if the encoder has changed, and on
+                a `cache_implementation` of the generation config other than dynamic and static.
         """
         model: Any = self.checkpoint.model
         self._check_encoder()
@@ -152,7 +156,8 @@ class Watched:
         if not bool(texts_of(model, ids[:, length:]).all()):
             raise OptionError("the model's chat template writes the question before the video. Ask without `prefill`.")
         cut = {name: each[:, :length] if each.shape == ids.shape else each for name, each in inputs.items()}
-        cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+        cache = empty_cache(model, length)
+        check_room(cache, length)
         model(
             **cut,
             mm_encoder_outputs={"video": self.features},
@@ -191,7 +196,7 @@ class Watched:
         self._check_encoder()
         inputs = self.inputs(prompt, template_arguments)
         if self.can_continue(inputs["input_ids"], arguments):
-            return inputs, None, {**arguments, CACHE: copy.deepcopy(self.cache)}
+            return inputs, None, {**arguments, **continuing(copy.deepcopy(self.cache))}
         return inputs, self.features, dict(arguments)
 
     def inputs(self, prompt: Prompt, template_arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -233,7 +238,10 @@ class Watched:
             value = arguments.get(name, getattr(own, name, None))
             if value is not None and value != getattr(usual, name, None) and (name, value) not in PLAIN:
                 return False
-        return True
+        kind = arguments.get("cache_implementation") or own.cache_implementation
+        most = arguments.get("max_new_tokens") or 0
+        is_kind = kind in KINDS and isinstance(self.cache, KINDS[kind])
+        return is_kind and has_room(self.cache, ids.shape[1] + most - 1)
 
     def _check_encoder(self) -> None:
         if self._encoder_then != encoder_state(self.checkpoint.model):

@@ -14,10 +14,10 @@ from ..asking.arguments import (
     check_model,
     checkpoint_of,
     pop_call_settings,
+    pop_placement,
 )
 from ..errors import OptionError, brief
 from ..modeling.hosting.in_transformers import CACHE, FORMER_NAME
-from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..video.reading import Video
 from .many_in_transformers import TransformersEngine
@@ -80,7 +80,7 @@ def answer_many(
     asked = requests_in(requests)
     if isinstance(requests, Sequence):  # so that an id that two have is found at once
         asked = iter(list(asked))
-    placement = Placement.popped_from(arguments)
+    placement = pop_placement(model, arguments)
     settings = pop_call_settings(arguments)
     how = HowToAnswer(
         num_frames=num_frames,

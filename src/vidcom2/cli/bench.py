@@ -19,6 +19,7 @@ from ..asking.candidates import Candidate, candidates_of, others_in_words
 from ..checks import check_given, check_settings, check_video_file, video_pixels
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, option_name, written_to
+from ..families import FAMILIES, Family
 from ..finding_checkpoints import Resolved, resolve
 from ..measuring.asking_again import table_of_asking_again
 from ..measuring.bench_tables import ceilings, failures, notes, terminal_tables
@@ -157,7 +158,8 @@ class BenchOptions:
         bool,
         typer.Option(
             "--compiled",
-            help="Also measure all of it with decoding on a static cache, whose steps Transformers compiles on a GPU.",
+            help="Also measure all of it with decoding on a static cache, whose steps Transformers compiles on a GPU. "
+            "`--cache-implementation static` measures that alone.",
         ),
     ] = False
     ask_again: Annotated[
@@ -221,7 +223,7 @@ class BenchOptions:
         if self.model is not None and self.model_size is not None:
             raise OptionError(f"`--model` is {self.model!r} and `--model-size` {self.model_size}. Pass one of them.")
         for name in self.model_size or ():
-            size_named(name)
+            self._check_caches(FAMILIES[size_named(name).model_type])
         for name in ("model_size", "attn_implementation", *REPEATABLE):
             given = getattr(self, name) or []
             twice = [value for value in given if given.count(value) > 1]
@@ -246,7 +248,14 @@ class BenchOptions:
             check_video_file(self.video)
         if self.model is None:
             return None, candidates
-        return resolve(self.model, self.placements()[0], self.family_settings()), candidates
+        resolved = resolve(self.model, self.placements()[0], self.family_settings())
+        self._check_caches(resolved.family)
+        return resolved, candidates
+
+    def _check_caches(self, family: Family) -> None:
+        """Check that static caches, `--compiled`'s too, change nothing of what a family's stock class computes."""
+        for kind in (self.placement.cache_implementation, "static" if self.compiled else None):
+            family.check_cache(kind)
 
     def placements(self) -> list[Placement]:
         """Return a placement for each kind of attention that is measured. The model is loaded with the first."""
@@ -428,6 +437,7 @@ def _model(
             **options.family_settings(),
         )
     checkpoint = dataclasses.replace(checkpoint, prepare_on=placement.prepare_on)
+    placement.set_cache(checkpoint.model)
     # The result names the checkpoint of this size, so that `vidcom2 publish` puts it on cards of models made from it.
     return (
         checkpoint,

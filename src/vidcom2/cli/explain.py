@@ -44,7 +44,7 @@ class ExplainOptions(VideoOptions):
 
 
 @takes_settings
-@partial(takes_placement, without=("attn_implementation",))
+@partial(takes_placement, without=("attn_implementation", "cache_implementation"))
 @takes_fields(ExplainOptions)
 def explain_command(options: ExplainOptions) -> None:
     """Draw what is kept of a video: its frames, how unique each of them is, how many tokens it keeps, and which.

@@ -50,7 +50,7 @@ def _check_ray_engine(options: RunOptions) -> None:
         if options.engine_args is not None:
             raise OptionError("`engine_args` is for vLLM. Leave it out, or add --ray-engine vllm.")
         return
-    for name in ("attn_implementation", "prepare_on"):
+    for name in ("attn_implementation", "prepare_on", "cache_implementation"):
         if name in options.placement.given:
             raise OptionError(f"`{name}` is not an option of --ray-engine vllm. Leave it out.")
     check_installed("vllm", "vLLM", "ray_engine")

@@ -18,7 +18,7 @@ OF_RAY = ("ray_engine", "ray_workers", "rows_per_part")
 # The options that some engines do not take. vLLM itself chooses the device and the attention.
 NOT_OF_ENGINE = {
     "transformers": ("tensor_parallel_size", "engine_args", *OF_RAY),
-    "vllm": ("device", "device_map", "attn_implementation", "prepare_on", *OF_RAY),
+    "vllm": ("device", "device_map", "attn_implementation", "prepare_on", "cache_implementation", *OF_RAY),
     "ray": ("videos", "check", "device_map", "tensor_parallel_size"),
 }
 ONLY_MANY = (

@@ -1,6 +1,7 @@
 """`vidcom2 watch` keeps what a model has seen of a video in a file. `asking/watched.py` does the work."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,7 @@ class WatchOptions(VideoOptions):
 
 
 @takes_settings
-@takes_placement
+@partial(takes_placement, without=("cache_implementation",))
 @takes_fields(WatchOptions)
 def watch_command(context: typer.Context, options: WatchOptions) -> None:
     """Watch a video once, and keep its tokens in a file, to ask about it many times.

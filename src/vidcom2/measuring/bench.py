@@ -93,14 +93,17 @@ def bench(
             that the work that they share takes the same time for all. The vision tower then runs as the stock model's,
             and a contender with other settings of it is refused. Otherwise each does all of it, with its own settings.
         compiled: whether to measure all of it also with decoding on a static cache, whose steps Transformers compiles
-            on an accelerator. The warm-up round pays for that.
+            on an accelerator. The warm-up round pays for that. Where the model's generation config asks for a static
+            cache, all of it is measured so, and with `compiled` also on a dynamic one.
         save: called after each round with all series so far, so that little is lost when a run is stopped.
 
     Returns:
         The series of all combinations. The first series of each combination is that of all tokens.
     """
     on_static = COMPILED if checkpoint.model.device.type != "cpu" else STATIC  # where Transformers compiles nothing
-    setups = list(product(attn_implementations, num_frames, batch_sizes, [EAGER, on_static] if compiled else [EAGER]))
+    own = checkpoint.model.generation_config.cache_implementation
+    usual = on_static if "static" in (own or "") else EAGER
+    setups = list(product(attn_implementations, num_frames, batch_sizes, [EAGER, on_static] if compiled else [usual]))
     steps = len(setups) * (repeats + 1) * (len(candidates) + 1)
     every: list[Series] = []
     gc.freeze()  # nothing that exists now is garbage, and searching it between turns would take long
@@ -111,7 +114,8 @@ def bench(
             setup = Setup(frames, batch_size, str(checkpoint.model.config._attn_implementation), how)
             series = [Series(setup, candidate) for candidate in (AllTokens(), *candidates)]
             every += series
-            task = Task(video, frames, batch_size, max_new_tokens, on_static_cache=how != EAGER)
+            kind = own if how == usual else "static" if how == on_static else "dynamic"
+            task = Task(video, frames, batch_size, max_new_tokens, cache_implementation=kind)
             what = f"{checkpoint.name}, {frames} frames" + (f" × {batch_size}" if batch_size > 1 else "")
             done = number * (repeats + 1) * len(series)
             for round_, turns in enumerate(order(len(series), repeats + 1)):

@@ -81,7 +81,7 @@ class Task:
         video: path or URL.
         batch_size: how many times a call contains the question.
         max_new_tokens: 2 or more. Generation does not stop earlier, even at an end-of-text token.
-        on_static_cache: whether the KV cache has one size, so that Transformers compiles the steps on an accelerator.
+        cache_implementation: the kind of KV cache; None means that of the model's generation config.
     """
 
     video: str
@@ -89,7 +89,7 @@ class Task:
     batch_size: int = 1
     max_new_tokens: int = 16
     question: str = "What happens?"
-    on_static_cache: bool = False
+    cache_implementation: str | None = None
 
 
 def encode(checkpoint: Checkpoint, task: Task, candidate: Candidate | None = None) -> Encoded:
@@ -156,7 +156,7 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
         watch,
         min_new_tokens=task.max_new_tokens,
         max_new_tokens=task.max_new_tokens,
-        **({"cache_implementation": "static"} if task.on_static_cache else {}),
+        **({} if task.cache_implementation is None else {"cache_implementation": task.cache_implementation}),
     )
     seconds = encoded.seconds | {"decode": 0.0} | watch.seconds()
     end = time.perf_counter()

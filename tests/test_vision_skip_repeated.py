@@ -120,11 +120,8 @@ def test_frames_that_repeat_have_the_parents_features(family: Family, strong: An
 def test_what_is_computed_attends_to_what_was_computed_last_at_every_place(family: Family, strong: Any) -> None:
     described = pixels_of(family, 5)
     changed, windows = some_changes(5, num_groups(family, described)), None
-    if family.case.name in (
-        "qwen2_5_vl",
-        "qwen2_5_omni_thinker",
-        "hyperclovax_vision_v2",
-    ):  # a window has 2 × 2 tokens of the 3 × 4
+    # A window of these has 2 × 2 tokens of the 3 × 4.
+    if family.case.name in ("qwen2_5_vl", "qwen2_5_omni_thinker", "hyperclovax_vision_v2"):
         windows = torch.tensor([row // 2 * 2 + column // 2 for row in range(3) for column in range(4)])
         changed = some_changes(5, 4)[:, windows]
     described = repeating(family, described, changed)

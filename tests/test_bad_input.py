@@ -309,7 +309,7 @@ def test_exporting_or_tracing_a_compressing_model_is_refused(family: Family, how
             torch.export.export(module, tensors) if how == "export" else torch.jit.trace(module, tensors)
 
 
-@only(lambda family: family.name in ("llava_onevision", "qwen2_5_vl", "internvl", "gemma4"))  # one of each kind of prompt
+@only(lambda family: family.name in ("llava_onevision", "qwen2_5_vl", "internvl", "gemma4"))  # kinds of prompts
 @pytest.mark.parametrize("how", ["export", "strict export", "trace"])
 def test_a_refused_export_or_trace_leaves_nothing_behind(family: Family, how: str) -> None:
     """Neither in the model, which answers as one that was never exported, nor in the KV cache of a conversation."""

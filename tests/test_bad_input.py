@@ -298,7 +298,7 @@ class ByPosition(torch.nn.Module):
 
 @pytest.mark.parametrize("how", ["export", "trace"])
 def test_exporting_or_tracing_a_compressing_model_is_refused(family: Family, how: str) -> None:
-    inputs, model = family.one_video(), family.load()  # What a model holds of a refused trace stays out of other tests.
+    inputs, model = family.one_video(), family.load()
     names = [name for name in family.case.video_inputs if isinstance(inputs[name], torch.Tensor)]
     for module in (
         ByPosition(lambda **named: model(**named, use_cache=False).logits, ["input_ids", *names]),
@@ -307,6 +307,52 @@ def test_exporting_or_tracing_a_compressing_model_is_refused(family: Family, how
         tensors = tuple(inputs[name] for name in module.names)
         with pytest.raises(ValueError, match=r"torch\.(export|jit\.trace).*`retention_ratio=1\.0`"):
             torch.export.export(module, tensors) if how == "export" else torch.jit.trace(module, tensors)
+
+
+@only(lambda family: family.name in ("llava_onevision", "qwen2_5_vl", "internvl", "gemma4"))  # kinds of prompts
+@pytest.mark.parametrize("how", ["export", "strict export", "trace"])
+def test_a_refused_export_or_trace_leaves_nothing_behind(family: Family, how: str) -> None:
+    """Neither in the model, which answers as one that was never exported, nor in the KV cache of a conversation."""
+    inputs, model = family.one_video(), family.load()
+    names = ["input_ids", *(name for name in family.case.video_inputs if isinstance(inputs[name], torch.Tensor))]
+
+    def first_turn(of: Any) -> Any:
+        return of.generate(**inputs, max_new_tokens=2, do_sample=False, return_dict_in_generate=True)
+
+    def whole_conversation(first: Any) -> dict[str, Any]:
+        ids = torch.cat([first.sequences, inputs["input_ids"]], dim=1)
+        return dict(inputs) | {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    def second_turn(of: Any, first: Any) -> Any:
+        more = whole_conversation(first) | {"past_key_values": first.past_key_values}
+        return of.generate(**more, max_new_tokens=2, do_sample=False)
+
+    def held() -> dict[str, Any]:
+        """The attributes and buffers of all modules."""
+        attributes = {name: vars(each) | each._buffers for name, each in model.named_modules()}
+        return {f"{name}.{key}": value for name, each in attributes.items() for key, value in each.items()}
+
+    ours, first = first_turn(family.model), first_turn(model)
+    before, notes, settings = held(), dict(vars(first.past_key_values)), model.config.to_dict()
+    again = whole_conversation(first)
+    calls = {
+        "forward": lambda **named: model(**named, past_key_values=first.past_key_values).logits,
+        "generate": lambda **named: model.generate(**again | named, past_key_values=first.past_key_values),
+        "features": lambda **named: torch.cat(model.get_video_features(**named).pooler_output),
+    }
+    for name, call in calls.items():
+        module = ByPosition(call, names[name == "features" :])
+        tensors = tuple((again if name == "generate" else inputs)[each] for each in module.names)
+        with pytest.raises((ValueError, RuntimeError, SystemError)):  # a strict export fails in Dynamo
+            if how == "trace":
+                torch.jit.trace(module, tensors)
+            torch.export.export(module, tensors, strict=how == "strict export")
+        after = held()
+        assert after.keys() == before.keys() and all(after[each] is before[each] for each in after)
+        assert model.config.to_dict() == settings and vars(first.past_key_values) == notes
+    assert torch.equal(second_turn(model, first), second_turn(family.model, ours))
+    with torch.no_grad():
+        assert torch.equal(model(**inputs).logits, family.model(**inputs).logits)
 
 
 def test_a_mask_that_hides_a_video_is_refused(family: Family) -> None:

@@ -1,6 +1,7 @@
 """`vidcom2.explain` reports the model's own numbers, and draws pictures that can be read."""
 
 import dataclasses
+import html
 import itertools
 import json
 import re
@@ -12,12 +13,14 @@ import pytest
 import torch
 from conftest import Family, only
 from make_clips import INTERRUPTION
+from matplotlib.text import Text
 from PIL import Image
+from test_cli import vidcom2 as command
 
 import vidcom2
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
-from vidcom2.configuration.compression_settings import CompressionSettings
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from vidcom2.explaining.drawing import CHOSEN_FRAMES, MOST_FRAMES, drawing
 from vidcom2.explaining.explain import Figure
 from vidcom2.explaining.explanation import (
@@ -385,6 +388,22 @@ def test_the_page_says_of_scores_what_their_methods_say_and_nothing_else() -> No
         ("vidcom2", "u counts &lt;apples&gt;."),
         ("pears", "u_t counts pears."),
     ]
+
+
+def test_no_drawing_calls_scores_uniqueness_unless_the_method_does() -> None:
+    """Those of V-CAST are curvatures, and a user's may be anything."""
+    words = "u_t says how sharply the path of the frames' means turns at a frame."
+    for scores in (None, words):
+        page = page_html([explained(2, scores=scores)])
+        shown = re.sub("<[^>]*>", " ", page.partition("<body>")[2].partition("<script")[0])
+        assert "uniq" not in shown.lower() and "score u" in shown and (words in html.unescape(shown)) == bool(scores)
+        figure = drawing(explained(2, scores=scores))
+        texts = [text.get_text() for text in figure.findobj(Text)]
+        assert "$u_t$" in " ".join(texts) and "uniq" not in " ".join(texts).lower()
+    of_paper = page_html([explained(2, scores=COMPRESSION_METHODS["vidcom2"].scores)])
+    assert "the higher, the more unique" in of_paper
+    _, help_text, _ = command("explain", "--help")
+    assert "uniq" not in help_text.lower()
 
 
 @pytest.mark.usefixtures("methods_restored")

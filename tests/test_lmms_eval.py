@@ -8,6 +8,7 @@ import argparse
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import namedtuple
@@ -223,6 +224,48 @@ def test_the_results_file_records_the_provenance_of_its_figures(
     assert certificate["model_files"] == digest(model_files(folder)) and certificate["model_commit"] is None
     assert certificate["lmms_eval"] == "9.9" and certificate["model_settings"]["retention_ratio"] == 0.5
     assert 0.5 <= certificate["kept_share"] < 0.6 and certificate["processes"] == 1 and certificate["torch"]
+
+
+def test_the_recorded_command_calls_files_by_their_names_and_names_the_commit_of_a_hub_repo(
+    module: ModuleType, folder: Path, clips: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "version", lambda name: "9.9")
+    methods, task = tmp_path / f"methods_{tmp_path.name}.py", tmp_path / "tasks" / "own.yaml"
+    methods.write_text("")
+    task.parent.mkdir()
+    task.write_text("")
+    commit, cached = "1" * 40, tmp_path / "hub" / "models--org--tiny"
+    shutil.copytree(folder, cached / "snapshots" / commit)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cached.parent))
+    monkeypatch.chdir(folder)
+    more = {"retention_ratio": 0.5, "import_module": str(methods)}
+
+    def recorded(pretrained: str, **arguments: Any) -> dict[str, Any]:
+        model = made(module, Path(pretrained), **more, **arguments)
+        typed = {"pretrained": pretrained, **more, **arguments}
+        options = argparse.Namespace(
+            model_args=",".join(f"{name}={value}" for name, value in typed.items()),
+            tasks=f"mvbench,{task}",
+            gen_kwargs="",
+            limit=None,
+        )
+        model.generate_until(Task(clips[0], args=options).requests("What?", max_new_tokens=1))
+        assert str(tmp_path) not in json.dumps(options.birth_certificate)
+        assert str(folder) not in json.dumps(options.birth_certificate)
+        return options.birth_certificate
+
+    rest = f"retention_ratio=0.5,import_module={methods.name}"
+    for pretrained, named in (
+        (str(folder), f"pretrained=tiny-model,{rest}"),
+        (".", f"pretrained=tiny-model,{rest}"),
+        ("toy:qwen3_vl", f"pretrained=toy:qwen3_vl,{rest}"),
+        ("org/tiny", f"pretrained=org/tiny,{rest},revision={commit}"),
+    ):
+        command = f"lmms-eval --model vidcom2 --model_args {named} --tasks mvbench,own.yaml"
+        assert recorded(pretrained)["command"] == command
+    assert recorded("org/tiny", revision="main")["command"] == command  # the branch moves
 
 
 # -- its results on a card --------------------------------------------------------------------------------------------

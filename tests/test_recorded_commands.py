@@ -61,7 +61,7 @@ def texts(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 def of_bench(output: Path) -> tuple[str, Any]:
     (path,) = output.glob("*.json")
     content = json.loads(path.read_text())
-    names = ("model", "model_files", "imported", "weights", "video", "dtype", "options", "settings")
+    names = ("model", "model_commit", "model_files", "imported", "weights", "video", "dtype", "options", "settings")
     rows = [(row["method"], row["figures"]["settings"], row["figures"]["batch_size"]) for row in content["rows"]]
     return content["birth_certificate"]["command"], [[content["birth_certificate"][name] for name in names], rows]
 
@@ -108,6 +108,42 @@ def test_a_recorded_command_gives_the_same_in_the_folder_that_holds_its_files(
     code, _, error = vidcom2(*words, *more, "-o", tmp_path / "second")
     assert code == 0, error
     assert read(tmp_path / "second") == (recorded, first)
+
+
+@pytest.mark.parametrize("name", ["eval", "bench"])
+def test_a_recorded_command_names_the_commit_of_a_hub_repo_and_gives_the_same_after_the_repo_moved(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = tmp_path / "hub" / "models--org--tiny"
+    (cached / "refs").mkdir(parents=True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cached.parent))
+
+    def move_to(commit: str, **settings: Any) -> None:
+        shutil.copytree(folder, cached / "snapshots" / commit)
+        config = json.loads((folder / "config.json").read_text()) | settings
+        (cached / "snapshots" / commit / "config.json").write_text(json.dumps(config))
+        (cached / "refs" / "main").write_text(commit)
+
+    write_clip(tmp_path / "clip.mp4", SECONDS)
+    (tmp_path / "questions.jsonl").write_text('{"video": "clip.mp4", "question": "What?", "answer": "5"}\n')
+    monkeypatch.chdir(tmp_path)
+    typed = {
+        "eval": ("eval", "--data", "questions.jsonl", "--methods", "random", "--ratios", "0.5", *FEW),
+        "bench": ("bench", "clip.mp4", "--method", "random", "--retention-ratio", 0.5, "--repeats", 1, *FEW),
+    }[name]
+    move_to("1" * 40, compression_scoring="released")
+    for revision in ((), ("--revision", "main")):
+        output = tmp_path / f"first {len(revision)}"
+        code, _, error = vidcom2(*typed, "--model", "org/tiny", *revision, "-o", output)
+        assert code == 0, error
+        recorded, first = READ[name](output)
+        words = shlex.split(recorded)
+        assert words.count("--revision") == 1 and words[words.index("--revision") + 1] == "1" * 40
+        assert words[words.index("--model") + 1] == "org/tiny"
+    move_to("2" * 40)
+    code, _, error = vidcom2(*words[1:], "-o", tmp_path / "second")
+    assert code == 0, error
+    assert READ[name](tmp_path / "second") == (recorded, first)
 
 
 def test_every_subcommand_that_records_its_command_is_run_again_above() -> None:

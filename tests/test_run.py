@@ -19,7 +19,7 @@ from vidcom2.asking import comparison as run_module
 from vidcom2.asking.comparison import Comparison, Measured, compare_answers
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.cli.comparison_table import print_comparison
+from vidcom2.cli.comparison_table import as_json, print_comparison
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.modeling.methods.compression import VideoCompression
 from vidcom2.toys import DEMO_VIDEO
@@ -70,16 +70,20 @@ def test_the_table_says_of_u_t_what_the_method_says_and_nothing_else(
 
     for module in ("console", "comparison_table"):
         monkeypatch.setattr(f"vidcom2.cli.{module}.out", Console(width=200))
-    said = {}
+    said, recorded = {}, {}
     for method in ("vidcom2", "vcast", "evs", "apples", "pears"):
         checkpoint = load_checkpoint(str(folder), device="cpu", compression_method=method)
-        print_comparison(compare_answers(checkpoint, video, "What?", 1, repeats=1, baseline=False))
+        result = compare_answers(checkpoint, video, "What?", 1, repeats=1, baseline=False)
+        recorded[method] = as_json(result)["scores"]
+        print_comparison(result)
         shown = " ".join(capsys.readouterr().out.split())
         assert (" u_t " in shown) == (method != "evs")
         (said[method],) = re.findall(r"are kept \(.*?\)[^.]*\. (.*)k_t is how many tokens of a frame are kept\.", shown)
     assert said["vidcom2"].startswith("u_t says how unlike the tokens of a frame are to the video's mean, ")
     assert said["vcast"].startswith("u_t says how sharply the path of the frames' means turns at a frame, ")
     assert (said["evs"], said["apples"], said["pears"]) == ("", "u_t counts [red] apples. ", "")
+    # `--json` names the scores of frames by the paper's word, so it says what each method's are.
+    assert {name: each and f"{each} " for name, each in recorded.items()} == {n: said[n] or None for n in recorded}
 
 
 def test_both_sides_take_turns_after_a_warm_up_call_and_a_slow_call_changes_nothing(

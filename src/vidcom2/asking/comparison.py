@@ -70,7 +70,8 @@ class Comparison:
         full_prompt_tokens, full_video_tokens: the tokens of the processor's uncompressed prompt, and of its video.
         frame_seconds: (T,) the time at which each scored frame is shown, in seconds.
         frame_budgets: (T,) the number of tokens kept of each scored frame.
-        frame_uniqueness: (T,) u_t; None for a method without this score.
+        frame_uniqueness: (T,) the method's score u_t; None for a method without one.
+        scores: what the method says of this score; None if it says nothing.
         tokens_per_frame: the number of scored tokens of a frame, M.
         kept_share: the share of the scored tokens that is kept.
         max_position_embeddings: how many positions the language model was made for; None if its config does not say.
@@ -100,6 +101,7 @@ class Comparison:
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     changed_settings: dict[str, Any] = field(default_factory=dict)
     num_frames: int = 0
+    scores: str | None = None
 
     @property
     def way(self) -> str:
@@ -168,7 +170,7 @@ def compare_answers(
                 sides[i].append(timed_answer(model, processor, asked, inputs, side_settings, max_new_tokens=most))
         measured = [summarized(calls[1:], processor) for calls in sides]
         where = environment(model)
-    u = compression.frame_uniqueness
+    u, said = compression.frame_uniqueness, COMPRESSION_METHODS[settings.compression_method].scores
     text_tokens = int(texts_of(model, asked.inputs(processor, model, kept)["input_ids"]).sum())
     full_video_tokens = num_video_tokens(kept)
     return Comparison(
@@ -193,6 +195,7 @@ def compare_answers(
         chat_template_kwargs=dict(chat_template_kwargs or {}),
         changed_settings=changed_settings(model.config, settings),
         num_frames=len(video.frames),
+        scores=None if u is None or said is None else " ".join(said.split()),
     )
 
 

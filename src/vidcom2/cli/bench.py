@@ -275,10 +275,11 @@ class BenchOptions:
         """Return the settings that belong to the model's family and not to methods."""
         return {name: value for name, value in self.settings.items() if name not in SETTING_NAMES}
 
-    def command(self) -> str:
+    def command(self, model: Resolved | None) -> str:
         """Return the command for the result file, in which files are called by their names alone."""
         names = {"video": without_folder(str(self.video)), "model": without_folder(str(self.model))}
-        return command_line(self, "bench", ("output", "as_json"), imports_in_commands(), **names)
+        commit = None if model is None else model.source.commit
+        return command_line(self, "bench", ("output", "as_json"), imports_in_commands(), commit, **names)
 
 
 @partial(takes_settings, without=("compression_method", "retention_ratio"))
@@ -330,9 +331,8 @@ def _measured(given: BenchOptions) -> list[Path]:
                 make_video(Path(source), width, height, num_frames)
             about_video = {"video": f"generated, H.264, {width}x{height}, {num_frames} frames at 25 a second"}
         for size in options.model_size or [None]:
-            files.append(
-                _measured_model(options, given.command(), model, candidates, size, device, source, about_video)
-            )
+            command = given.command(model)
+            files.append(_measured_model(options, command, model, candidates, size, device, source, about_video))
     return files
 
 

@@ -110,9 +110,8 @@ def _meanings(result: "Comparison") -> str:
         f"Kept: {video:,} of {whole:,} video tokens ({video / whole:.1%}). The ratio is a share of the scored ones, of "
         f"which {kept:,} of {scored:,} are kept ({kept / scored:.1%}){why}."
     ]
-    method = COMPRESSION_METHODS[result.settings["compression_method"]]
-    if result.frame_uniqueness is not None and method.scores is not None:
-        lines.append(" ".join(method.scores.split()))
+    if result.scores is not None:
+        lines.append(result.scores)
     return " ".join([*lines, "k_t is how many tokens of a frame are kept."])
 
 

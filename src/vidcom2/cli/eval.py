@@ -120,10 +120,11 @@ class EvalOptions:
             "letters": "unless the model thinks aloud" if self.letters is None else self.letters,
         }
 
-    def command(self) -> str:
+    def command(self, model: Resolved) -> str:
         """Return the command that gives the same answers. The results hold it, with files called by their names."""
         names = {"data": without_folder(self.data), "model": without_folder(str(self.model))}
-        return command_line(self, "eval", ("output", "check_only"), imports_in_commands(), **names)
+        without, commit = ("output", "check_only"), model.source.commit
+        return command_line(self, "eval", without, imports_in_commands(), commit, **names)
 
 
 @partial(takes_settings, without=("compression_method", "retention_ratio"))
@@ -198,7 +199,7 @@ def _evaluated(
         of_model = certificate_of(checkpoint.identity)
         certificate = birth_certificate(
             model.name_in_results,
-            options.command(),
+            options.command(model),
             **environment(checkpoint.model),
             cpu=cpu_name(),
             **of_model,

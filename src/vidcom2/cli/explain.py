@@ -47,7 +47,7 @@ class ExplainOptions(VideoOptions):
 @partial(takes_placement, without=("attn_implementation", "cache_implementation"))
 @takes_fields(ExplainOptions)
 def explain_command(options: ExplainOptions) -> None:
-    """Draw what is kept of a video: its frames, how unique each of them is, how many tokens it keeps, and which.
+    """Draw what is kept of a video: its frames, how the method scores each, how many tokens it keeps, and which.
 
     Only the video encoder runs.
     """

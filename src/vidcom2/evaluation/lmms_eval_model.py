@@ -5,6 +5,7 @@ class (`huggingface`) leaves the choice of frames to each processor, and the fam
 uncompressed models. Here frames, prompts and generation are those of `ask`.
 """
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from ..live.live_video import LiveVideo
 from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of
-from ..records.provenance import birth_certificate, cpu_name
+from ..records.provenance import birth_certificate, cpu_name, without_folder
 from ..video.live_source import played
 from ..video.reading import VideoError, read_video
 
@@ -108,7 +109,7 @@ class VidCom2ForLmmsEval(lmms):
         checkpoint = load_resolved(resolved)
         self.model, self.processor = checkpoint.model, checkpoint.processor
         self._where: dict[str, Any] = {"prepare_on": placement.prepare_on}
-        self._names = pretrained, resolved.name_in_results
+        self._name, self._commit = resolved.name_in_results, resolved.source.commit
         self._identity, self._num_frames = checkpoint.identity, num_frames
         # Questions about the same video mostly follow each other, and a long video takes long to decode.
         self._read = lru_cache(maxsize=1)(partial(read_video, num_frames=num_frames))
@@ -189,13 +190,12 @@ class VidCom2ForLmmsEval(lmms):
         options = getattr(getattr(request.args[2], "__self__", None), "args", None)
         if options is None:  # called by other code than lmms-eval's command line
             return
-        name = self._names[1]
-        words = ["--model", "vidcom2", "--model_args", options.model_args.replace(*self._names)]
-        words += ["--tasks", str(options.tasks)]
+        words = ["--model", "vidcom2", "--model_args", recorded_arguments(options.model_args, self._commit)]
+        words += ["--tasks", ",".join(map(without_folder, str(options.tasks).split(",")))]
         words += ["--gen_kwargs", options.gen_kwargs] if options.gen_kwargs else []
         words += ["--limit", f"{options.limit:g}"] if options.limit is not None else []
         options.birth_certificate = birth_certificate(
-            name,
+            self._name,
             f"lmms-eval {shlex.join(words)}",
             **environment(self.model),
             cpu=cpu_name(),
@@ -207,6 +207,16 @@ class VidCom2ForLmmsEval(lmms):
             model_settings=self._settings.as_dict(),
             kept_share=kept_share,
         )
+
+
+def recorded_arguments(model_args: str, commit: str | None) -> str:
+    """Return `--model_args` for the recorded command: files are called by their names, since paths of this machine are
+    nobody else's business, and `revision` names the commit of the Hub repo, if the model is from there."""
+    files = re.compile(r"(?<![^,])(pretrained|import_module)=([^,]*)")
+    named = files.sub(lambda found: f"{found[1]}={without_folder(found[2])}", model_args)
+    if commit is None:
+        return named
+    return re.sub(r"(?<![^,])revision=[^,]*,?", "", named).rstrip(",") + f",revision={commit}"
 
 
 def generation_arguments(of_task: dict[str, Any]) -> dict[str, Any]:

@@ -54,8 +54,8 @@ class Explanation:
             model's own separators, which are not scored, and which no picture shows.
         merged: (T, h, w) bool, tokens that are not kept but enter the mean of one that is; None if the method merges
             none.
-        frame_uniqueness: (T,) u_t, or None if the method has no such score.
-        token_uniqueness: (T, h, w) u, -inf for a token that is not finite; None if the method has no such score.
+        frame_uniqueness: (T,) the method's scores u_t of frames, whatever it scores; None if it has none.
+        token_uniqueness: (T, h, w) likewise u of tokens, -inf for a token that is not finite.
         scores: what the method says of these two; None if it says nothing.
         covered: the part of a frame that the token grid covers: top, left, height and width, as shares of the frame's
             height and width.
@@ -135,8 +135,8 @@ class Explanation:
         return np.array([stretch[self.frame_budgets[stretch].argmax()] for stretch in stretches])
 
     def shares_of_uniqueness(self) -> np.ndarray:
-        """Return (T,) in [0, 1], the lengths of the bars of u_t. Because u_t is a negated similarity, bars start a
-        little below the least unique frame. All bars are full if all frames are alike."""
+        """Return (T,) in [0, 1], the lengths of the bars of u_t. Because u_t may be negative, as VidCom²'s is, bars
+        start a little below the lowest. All bars are full if all frames are alike."""
         u = self.frame_uniqueness
         assert u is not None, "the method has no score of frames"
         finite = u[np.isfinite(u)]

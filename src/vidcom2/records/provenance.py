@@ -86,7 +86,12 @@ def without_folder(name: str | Path) -> str:
 
 
 def command_line(
-    options: Any, command: str, without: Sequence[str] = (), imports: Sequence[str] = (), **shown: Any
+    options: Any,
+    command: str,
+    without: Sequence[str] = (),
+    imports: Sequence[str] = (),
+    commit: str | None = None,
+    **shown: Any,
 ) -> str:
     """Return a command with the options that are not at their defaults, for its result file or its card. It can be run
     again in the folder that holds the files which it names.
@@ -95,6 +100,8 @@ def command_line(
         options: the options of the command: a dataclass with `settings` and maybe a `placement`.
         without: fields that make no difference to the results.
         imports: the modules of `--import`, which `options` does not hold.
+        commit: what `--revision` names, whatever was typed, since a branch moves: the commit of the Hub repo that the
+            model was loaded from. None for a folder.
         **shown: what to write instead of the values of some fields.
     """
     without = ("settings", "placement", *without)
@@ -102,6 +109,7 @@ def command_line(
     given = {name: getattr(options, name) for name, default in others.items() if getattr(options, name) != default}
     given |= {name: value for name, value in shown.items() if name in given}
     placed = options.placement.given if hasattr(options, "placement") else {}
+    placed |= {} if commit is None else {"revision": commit}
     words = ["vidcom2", *(word for each in imports for word in ("--import", each)), command]
     for name, value in {**given, **placed, **options.settings}.items():
         values = value if isinstance(value, list) else [value]

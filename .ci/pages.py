@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from importlib import import_module
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def processor_class(name: str) -> type:
 
 
 def check_hooks() -> None:
-    cells = [line.split("|")[1] for line in page("docs/add_a_family.md").splitlines() if line.startswith("| `")]
+    cells = [line.split("|")[1] for line in page("docs/hooks.md").splitlines() if line.startswith("| `")]
     shown = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
     def said_by(cls: type) -> set[str]:
@@ -85,6 +86,11 @@ def check_hooks() -> None:
                 above |= said_by(cls)
         of_mixins |= above
     assert overridden <= shown <= of_mixins | {"config"}, (overridden - shown, shown - of_mixins)
+
+
+def check_example_of_a_row() -> None:
+    shown = re.findall(r"```python\n(.+?)```", page("docs/add_a_family.md"), flags=re.DOTALL)[0].strip()
+    assert f"{textwrap.indent(shown, ' ' * 8)},\n" in page("src/vidcom2/families.py")
 
 
 def check_repos() -> None:

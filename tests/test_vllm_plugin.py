@@ -36,7 +36,7 @@ print(kept_tokens(CompressionSettings(), 8, (4, 4)))
 def test_each_family_is_served_in_vllm_or_refused_by_name() -> None:
     """vLLM would run the repos of any other by a generic class, without compression."""
     assert MODELS.keys() == {f"{family.classes}ForConditionalGeneration" for family in FAMILIES.values()}
-    assert not SERVED.keys() & compat.REASONS.keys()
+    assert not SERVED.keys() & compat.REASONS.keys() and compat._REASONS.keys() <= compat.REASONS.keys()
     for name, reason in compat.REASONS.items():
         with pytest.raises(ImportError, match=rf"{name} in vLLM, because {reason}\. Serve the repo with `transf"):
             getattr(compat, name)

@@ -1,6 +1,9 @@
 """What the plugin does not serve: other versions of vLLM, and some families. vLLM imports a model's class once it is
 asked to serve the model. So a repo of ours is refused here, and all other models are served as without the plugin."""
 
+from ..families import FAMILIES
+from .served import SERVED
+
 # Each supported minor version, and how it was checked. The plugin builds on classes that vLLM changes, so others are
 # refused. docs/serving.md has the same table, with what each asks for. No code of the plugin depends on the version.
 SUPPORTED = {
@@ -13,27 +16,21 @@ _OLD_TRANSFORMERS = "vidcom2 needs a newer Transformers for this family than thi
 _WITHOUT_THE_PLUGIN = (
     "the plugin has no class for this family; docs/serving.md says how vLLM serves it without the plugin"
 )
-REASONS = {
+_REASONS = {
     "VidCom2Qwen2_5OmniThinkerForConditionalGeneration": _OLD_TRANSFORMERS,
     "VidCom2Qwen3OmniMoeThinkerForConditionalGeneration": _OLD_TRANSFORMERS,
     "VidCom2Cosmos3EdgeForConditionalGeneration": _OLD_TRANSFORMERS,
     "VidCom2Exaone4_5_ForConditionalGeneration": _WITHOUT_THE_PLUGIN,
     "VidCom2PerceptionLMForConditionalGeneration": _WITHOUT_THE_PLUGIN,
-    **dict.fromkeys(
-        (
-            "VidCom2Molmo2ForConditionalGeneration",
-            "VidCom2Qwen4ExpForConditionalGeneration",
-            "VidCom2Lfm3VlForConditionalGeneration",
-            "VidCom2CohereCompassForConditionalGeneration",
-            "VidCom2HyperCLOVAXVisionV2ForConditionalGeneration",
-        ),
-        "the plugin has no class for this family",
-    ),
     "VidCom2SmolVLMForConditionalGeneration": "vLLM's class for this family takes images alone",
     "VidCom2VideoLlama3ForConditionalGeneration": "vLLM has no class for this family",
     "VidCom2Gemma4UnifiedForConditionalGeneration": (
         "the tokens of a frame attend to each other, and vLLM fixes which ones do so before it has seen the video"
     ),
+}
+_NAMES = [family.class_names[1] for family in FAMILIES.values()]
+REASONS = {  # of all families that are not served
+    name: _REASONS.get(name, "the plugin has no class for this family") for name in _NAMES if name not in SERVED
 }
 
 

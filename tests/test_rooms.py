@@ -20,7 +20,7 @@ ROOMS = (
     *(".finding_checkpoints", ".devices", ".processors"),
     *("tiny", "video", "records", ".checkpoints"),
     *("asking", "live", "judging", "bulk", "evaluation", "measuring", "explaining", "demo"),
-    *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__"),
+    *("shipping", ".applying", "conventions", "llava_video", "hub_upload", "cli", ".__main__"),
 )
 TOPS = {"": ROOT / "src" / "vidcom2"} | {
     f"{name}.": ROOT / name for name in ("modeling", "configuration", "hub_upload")

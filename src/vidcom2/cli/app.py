@@ -9,6 +9,7 @@ import typer
 
 from .bench import bench_command
 from .chat import chat_command
+from .check_family import check_family_command
 from .console import Command, ImportOption, forget_imports, import_for_command, print_line, takes_imports, versions
 from .convert import convert_command
 from .demo import demo_command
@@ -57,6 +58,7 @@ COMMANDS = {
     "env": env_command,
     "publish": publish_command,
     "verify": verify_command,
+    "check-family": check_family_command,
 }
 # What the help of a command shows without `--help-all`: its usual options, and examples.
 SELECTION = ("model", "num_frames", "retention_ratio", "compression_method")

@@ -1,0 +1,147 @@
+"""Families that no row names: which row the conventions give them, and what tells a right row from a wrong one."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import only
+from models import EACH_MODEL, MODELS, ModelCase
+from typer.testing import CliRunner
+
+from vidcom2 import families, load
+from vidcom2.cli.app import app
+from vidcom2.conventions.against_stock import compare_with_stock
+from vidcom2.conventions.derived_row import BrokenConventionError, derived_row, hosted, row_text
+from vidcom2.families import FAMILIES, GRIDS, MROPE_GRIDS, PROCESSOR_ROWS, PROCESSORS, SHARED_IDS
+from vidcom2.family_sources import written_modules
+from vidcom2.processors import restore
+
+BY_NAME = {case.name: case for case in MODELS}
+
+
+def stock(case: ModelCase) -> tuple[Any, Any]:
+    model, processor = case.build(**case.build_arguments)
+    restore(processor)
+    return model, processor
+
+
+@pytest.fixture(params=EACH_MODEL)
+def case(request: pytest.FixtureRequest) -> ModelCase:
+    return request.param
+
+
+@pytest.fixture
+def without_a_row(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that takes a family and its processor out of the tables."""
+
+    def take_out(name: str) -> None:
+        processor = FAMILIES[name].stock_processors[0]
+        for table, key in ((FAMILIES, name), (PROCESSOR_ROWS, processor), (PROCESSORS, processor)):
+            monkeypatch.delitem(table, key)
+        written_modules.cache_clear()
+
+    yield take_out
+    monkeypatch.undo()
+    written_modules.cache_clear()
+
+
+@only(lambda case: case.family.mixins)
+def test_the_conventions_give_each_family_the_row_that_people_wrote(case: ModelCase) -> None:
+    found, processor, row = derived_row(*stock(case))
+    written = case.family
+    assert (found.model_type, found.classes) == (written.model_type, written.classes)
+    assert (found.mixins, found.head_mixins) == (written.mixins, written.head_mixins)
+    assert processor in written.stock_processors
+    of_table = PROCESSOR_ROWS[processor]
+    assert (row.frames_stand_apart, row.placeholder) == (of_table.frames_stand_apart, of_table.placeholder)
+
+
+REASONS = {
+    "llava_onevision": "takes `video_grid_thw`",
+    "llava_next_video": "takes `video_grid_thw`",
+    "perception_lm": "takes `video_grid_thw`",
+    "qwen2_5_omni_thinker": "`replace_video_token` fails on a video of noise",
+    "qwen3_omni_moe_thinker": "`replace_video_token` fails on a video of noise",
+    "internvl": "takes `video_grid_thw`",
+    "smolvlm": "takes `video_grid_thw`",
+    "gemma4": "takes `video_grid_thw`",
+    "gemma4_unified": "takes `video_grid_thw`",
+    "video_llama_3": "`vision_config.spatial_merge_size` is not 2",
+    "minicpmv4_6": "takes `video_grid_thw`",
+    "molmo2": "takes `video_grid_thw`",
+}
+
+
+@only(lambda case: case.name in REASONS)
+def test_a_family_that_breaks_a_convention_is_refused_with_it(case: ModelCase) -> None:
+    with pytest.raises(BrokenConventionError, match=REASONS[case.name]):
+        derived_row(*stock(case))
+
+
+@only(lambda case: case.family.mixins)
+def test_a_model_that_a_row_hosts_differs_nowhere_from_its_stock_class(case: ModelCase) -> None:
+    model, processor = stock(case)
+    stock_class = type(model)
+    compared = compare_with_stock(model, processor)
+    assert len(compared) == 9 and [each for each in compared if each.difference] == []
+    assert type(model) is stock_class and not hasattr(processor, "retention_ratio")
+
+
+@pytest.mark.skipif(not FAMILIES["lfm3_vl"].runs_here, reason="this Transformers has no LFM3-VL")
+def test_a_family_without_a_row_is_hosted_while_it_is_compared_and_not_after(
+    without_a_row: Any, tmp_path: Path
+) -> None:
+    model, processor = stock(BY_NAME["lfm3_vl"])
+    without_a_row("lfm3_vl")
+    found, name, row = derived_row(model, processor)
+    with pytest.raises(ValueError, match="is of type 'lfm3_vl'"), hosted(found, name, row):
+        assert [each for each in compare_with_stock(model, processor) if each.difference] == []
+        raise ValueError("is of type 'lfm3_vl'")  # whatever happens inside, the tables are as before
+    assert "lfm3_vl" not in FAMILIES and name not in PROCESSORS and name not in PROCESSOR_ROWS
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="is of type 'lfm3_vl'"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", ["positions", "placeholders"])
+def test_a_wrong_row_is_told_from_a_right_one(without_a_row: Any, wrong: str) -> None:
+    name, right, other = {
+        "positions": ("cohere_compass", MROPE_GRIDS, GRIDS),
+        "placeholders": ("glm46v", SHARED_IDS, MROPE_GRIDS),
+    }[wrong]
+    model, processor = stock(BY_NAME[name])
+    found, of, row = derived_row(model, processor)
+    assert right in found.mixins
+    without_a_row(name)
+    with hosted(dataclasses.replace(found, mixins=(other,)), of, row):
+        assert [each for each in compare_with_stock(model, processor) if each.difference]
+
+
+@pytest.mark.skipif(not FAMILIES["lfm3_vl"].runs_here, reason="this Transformers has no LFM3-VL")
+def test_the_command_prints_a_row_that_is_the_derived_one(without_a_row: Any, tmp_path: Path) -> None:
+    model, processor = stock(BY_NAME["lfm3_vl"])
+    for part in (model, processor):
+        part.save_pretrained(tmp_path)
+    without_a_row("lfm3_vl")
+    derived = derived_row(model, processor)
+    ran = CliRunner().invoke(app, ["check-family", str(tmp_path)])
+    assert ran.exit_code == 0, ran.output
+    assert ran.output.count("none") == 9
+    printed = ran.output.partition("of its processor:\n")[2]
+    names = {name: getattr(families, name) for name in dir(families)}
+    rows = eval(f"({printed.strip().replace('),' + chr(10) + chr(34), '), {' + chr(34))}" + "})", names)
+    assert rows == (derived[0], {derived[1]: derived[2]})
+    assert row_text(*derived).strip() == printed.strip()
+
+
+def test_the_command_says_why_a_family_needs_code_and_what_has_a_row(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = CliRunner().invoke(app, ["check-family", str(folder)])
+    assert ran.exit_code == 0 and "LLaVA-OneVision has a row" in ran.output
+    monkeypatch.delitem(FAMILIES, "llava_onevision")
+    ran = CliRunner().invoke(app, ["check-family", str(folder)])
+    assert ran.exit_code == 1 and "needs code of its own" in ran.output and "Traceback" not in ran.output
+    ran = CliRunner().invoke(app, ["check-family", str(folder / "nothing")])
+    assert ran.exit_code == 2 and ran.output.count("\n") < 6, ran.output

@@ -40,13 +40,15 @@ def tiny_lfm3_vl(**kwargs: Any) -> TinyModel:
     )
 
 
-def tiny_qwen4_exp(num_experts: int = 4, hidden_size: int = 32, **kwargs: Any) -> TinyModel:
+def tiny_qwen4_exp(num_experts: int = 4, hidden_size: int = 32, embeds_runs: bool = False, **kwargs: Any) -> TinyModel:
     """Return a stock Qwen4-Exp with random float32 weights, and its processor. Its layers alternate between linear
     attention and attention to the tokens that an index chooses, all of them in short prompts.
 
     Args:
+        embeds_runs: whether the first layer also embeds runs of up to three neighbouring tokens.
         **kwargs: other arguments of `tiny_with_times`.
     """
+    runs = {"ple_layer_ids": [1], "ngram_vocab_size_base": 200, "heads_per_ngram": 2, "split_ngram_parts": 2}
     index = {"n_heads": 2, "kv_heads": 1, "head_dim": 16, "budget": 4096, "compress_ratio": 4}
     text = {
         **{name: value for name, value in QWEN3_5_TEXT.items() if name != "full_attention_interval"},
@@ -56,6 +58,7 @@ def tiny_qwen4_exp(num_experts: int = 4, hidden_size: int = 32, **kwargs: Any) -
         "layer_types": ["linear_attention", "indexed_attention"],
         "hc_lowrank": 8,
         **{f"indexer_{name}": value for name, value in index.items()},
+        **(runs if embeds_runs else {}),
     }
     return tiny_with_times(transformers.Qwen4ExpForConditionalGeneration, {}, text, hidden_size=hidden_size, **kwargs)
 

@@ -1,0 +1,84 @@
+"""What Qwen4-Exp and HyperCLOVA X have beyond other families with Qwen's videos."""
+
+from typing import Any
+
+import pytest
+import torch
+from models import make_video
+
+import vidcom2
+from vidcom2.families import FAMILIES
+from vidcom2.processors import restore, shorten
+
+
+@pytest.mark.skipif(not FAMILIES["qwen4_exp"].runs_here, reason="this Transformers has no Qwen4-Exp")
+@torch.no_grad()
+def test_qwen4_exp_embeds_runs_of_the_tokens_that_stay() -> None:
+    """The stock language model, fed with the embeddings and the ids of the short prompt, gives the same logits."""
+    stock, processor = FAMILIES["qwen4_exp"].build_tiny(embeds_runs=True, patch_size=10, frame_tokens=12)
+    restore(processor)
+    text = "<|vision_start|><|video_pad|><|vision_end|> What happens?"
+    whole = processor(text=[text], videos=[make_video(0)], return_tensors="pt")
+    features = stock.model.get_video_features(whole["pixel_values_videos"], whole["video_grid_thw"]).pooler_output[0]
+    frames = int(whole["video_grid_thw"][0, 0])
+    kept = vidcom2.compress(features.unflatten(0, (frames, -1)), 0.25, compression_rounding="exact").indices
+    ids = whole["input_ids"][0]
+    places = (ids == stock.config.video_token_id).nonzero().flatten()
+    stays = torch.ones(len(ids), dtype=torch.bool)
+    stays[places] = False
+    stays[places[kept]] = True
+    embeddings = stock.get_input_embeddings()(ids)
+    embeddings[places] = features
+    positions, _ = stock.model.get_rope_index(
+        ids[None],
+        mm_token_type_ids=(ids == stock.config.video_token_id).int()[None] * 2,
+        video_grid_thw=whole["video_grid_thw"],
+        attention_mask=torch.ones_like(ids)[None],
+    )
+    by_hand = stock.lm_head(
+        stock.model.language_model(
+            inputs_embeds=embeddings[stays][None],
+            position_ids=torch.cat([torch.arange(int(stays.sum()))[None, None], positions[..., stays]]),
+            attention_mask=torch.ones(1, int(stays.sum()), dtype=torch.int64),
+            ple_input_ids=ids[stays][None],
+            use_cache=False,
+        ).last_hidden_state
+    )
+    model: Any = vidcom2.apply(stock, retention_ratio=0.25, compression_rounding="exact")
+    shorten(processor, model.config)
+    short = processor(text=[text], videos=[make_video(0)], return_tensors="pt")
+    assert len(kept) < len(places) and short["input_ids"].shape[1] == int(stays.sum())
+    question = slice(
+        -len(" What happens?"), None
+    )  # a token a letter; the caller's frames stand elsewhere among the rows
+    torch.testing.assert_close(model(**short).logits[:, question], by_hand[:, question], rtol=0, atol=1e-5)
+    other = ids[stays].roll(1)  # otherwise the runs make no difference
+    assert not torch.allclose(
+        stock.model.language_model(
+            inputs_embeds=embeddings[stays][None], ple_input_ids=other[None], use_cache=False
+        ).last_hidden_state,
+        stock.model.language_model(
+            inputs_embeds=embeddings[stays][None], ple_input_ids=ids[stays][None], use_cache=False
+        ).last_hidden_state,
+    )
+
+
+def test_hyperclova_x_writes_how_long_its_videos_are() -> None:
+    """The stock processor keeps the durations of a call on itself, between reading the videos and writing the text."""
+    stock, processor = FAMILIES["hyperclovax_vision_v2"].build_tiny(pixels=(84 * 84, 84 * 112))
+    restore(processor)
+    part = "<|video_pad|> lasts <|video_duration|> seconds. "
+
+    def written(*lengths: int) -> str:
+        videos = [make_video(0, length) for length in lengths]
+        inputs = processor(text=[part * len(lengths)], videos=videos, return_tensors="pt", do_sample_frames=False)
+        return processor.decode(inputs["input_ids"][0])
+
+    expected = [written(8, 12), written(10)]
+    assert "0.33 seconds" in expected[0] and "0.5 seconds" in expected[0]  # at the 24 frames a second that it assumes
+    shorten(processor, vidcom2.apply(stock, retention_ratio=0.25).config)
+    found = [written(8, 12), written(10)]
+    assert [text.replace("<|video_pad|>", "") for text in found] == [
+        text.replace("<|video_pad|>", "") for text in expected
+    ]
+    assert [text.count("<|video_pad|>") * 4 for text in found] == [text.count("<|video_pad|>") for text in expected]

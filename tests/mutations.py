@@ -7,7 +7,7 @@
 tests/mutations.diff holds them, file by file: a name with the test files that should notice, what is then no longer
 true, the text that is replaced, and its replacement. Each mutation is made in a copy of the tree in a temporary folder.
 Its test files run there until the first failure. The exit code is 0 if all mutations were caught. A mutation whose text
-is no longer in its file is neither caught nor missed: find out what replaced that text.
+is no longer in its file is neither caught nor missed: find out what replaced that text. `test_mutations.py` fails then.
 """
 
 import argparse
@@ -37,6 +37,11 @@ class Mutation:
     breaks: str
     old: str
     new: str
+
+    def count(self, tree: Path) -> int:
+        """Return how often the text that it replaces stands in its file. It can be made if that is once."""
+        file = tree / self.file
+        return file.read_text(encoding="utf-8").count(self.old) if file.is_file() else 0
 
 
 def read_mutations() -> list[Mutation]:
@@ -71,9 +76,9 @@ def outcome(mutation: Mutation, marks: str, workers: str) -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="mutation-") as temporary:
         tree = copy_of_the_tree(Path(temporary).resolve())
         file = tree / mutation.file
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        if text.count(mutation.old) != 1:
-            return "NOT FOUND", f"{text.count(mutation.old)} times in {mutation.file}: {mutation.old!r}"
+        if (count := mutation.count(tree)) != 1:
+            return "NOT FOUND", f"{count} times in {mutation.file}: {mutation.old!r}"
+        text = file.read_text(encoding="utf-8")
         file.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
         environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree)])}
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -114,8 +119,7 @@ def main() -> int:
     mutations = [by_name[name] for name in arguments.names] or MUTATIONS
     if arguments.list:
         for mutation in mutations:
-            file = ROOT / mutation.file
-            count = file.read_text(encoding="utf-8").count(mutation.old) if file.is_file() else 0
+            count = mutation.count(ROOT)
             print(f"{mutation.name:50} {mutation.file} {'' if count == 1 else f'NOT FOUND ({count} times)'}")
         return 0
     counts: dict[str, int] = {}

@@ -53,7 +53,7 @@ print(json.dumps({name: [*found] for name, found in reasons.items()}))
 
 
 def test_a_family_that_this_transformers_lacks_is_not_exported_and_named_with_the_version_that_has_it() -> None:
-    """The newest Transformers is taken for the oldest supported one, which lacks seven families or has them otherwise."""
+    """The newest Transformers is taken for the oldest supported one, which lacks seven or has them otherwise."""
     needed = {
         "VidCom2Molmo2": ("Molmo2", "5.20"),
         "VidCom2Qwen2_5OmniThinker": ("Qwen2.5-Omni", "5.23"),

@@ -46,7 +46,7 @@ def record(module, arguments):
     if name.endswith("ForConditionalGeneration"):
         record.code = type(module).__module__
     elif name.endswith("DecoderLayer") and arguments[0].shape[1] > 1:
-        mixer = getattr(module, "linear_attn", None) or module.self_attn
+        mixer = next(getattr(module, name) for name in ("linear_attn", "conv", "self_attn") if hasattr(module, name))
         if mixer.layer_idx > 0:
             return
         entry = {"length": arguments[0].shape[1], "code": record.code, "package": "vidcom2" in sys.modules}

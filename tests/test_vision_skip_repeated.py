@@ -192,6 +192,7 @@ def tokens_by_loops(
                 blocks = of_frame.view(-1, 2, 2, of_frame.shape[-1]).permute(0, 3, 1, 2)
                 of_frame = tower.downsample(blocks).flatten(1)
             of_frame = tower.merger(of_frame)
+            of_frame = model.projector(of_frame) if hasattr(model, "projector") else of_frame  # HyperCLOVA X's
         frames.append(of_frame)
     return torch.cat(frames) if takes_grids(family) else tokens_of_patches(model, torch.stack(frames)).flatten(0, 1)
 

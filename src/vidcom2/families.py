@@ -451,6 +451,7 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.qwen_like.tiny_qwen4_exp",
             stock_processors=("Qwen3VLProcessor",),
             frame=PAIR_OF_32,
+            since="5.21",  # before, its indexer's positions do not follow the rows of a KV cache
             mixins=(LINEAR_ATTENTION, MROPE_GRIDS),
             head_changes=(ROUTED,),
         ),
@@ -471,6 +472,7 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.qwen_like.tiny_cohere_compass",
             stock_processors=("CohereCompassProcessor",),
             frame=PAIR_OF_32,
+            since="5.21",  # before, its rotary positions are others than those of newer versions
             mixins=(MROPE_GRIDS,),
             changes=(DEEPSTACK,),
         ),

@@ -32,17 +32,21 @@ def case(request: pytest.FixtureRequest) -> ModelCase:
 
 
 @pytest.fixture
-def without_a_row(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that takes a family and its processor out of the tables."""
+def without_a_row() -> Any:
+    """Return a function that takes a family and its processor out of the tables. They come back to their places."""
+    tables: tuple[dict[str, Any], ...] = (FAMILIES, PROCESSOR_ROWS, PROCESSORS)
+    before = [dict(table) for table in tables]
 
     def take_out(name: str) -> None:
         processor = FAMILIES[name].stock_processors[0]
-        for table, key in ((FAMILIES, name), (PROCESSOR_ROWS, processor), (PROCESSORS, processor)):
-            monkeypatch.delitem(table, key)
+        for table, key in zip(tables, (name, processor, processor), strict=True):
+            del table[key]
         written_modules.cache_clear()
 
     yield take_out
-    monkeypatch.undo()
+    for table, rows in zip(tables, before, strict=True):
+        table.clear()
+        table.update(rows)
     written_modules.cache_clear()
 
 
@@ -135,12 +139,10 @@ def test_the_command_prints_a_row_that_is_the_derived_one(without_a_row: Any, tm
     assert row_text(*derived).strip() == printed.strip()
 
 
-def test_the_command_says_why_a_family_needs_code_and_what_has_a_row(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_why_a_family_needs_code_and_what_has_a_row(folder: Path, without_a_row: Any) -> None:
     ran = CliRunner().invoke(app, ["check-family", str(folder)])
     assert ran.exit_code == 0 and "LLaVA-OneVision has a row" in ran.output
-    monkeypatch.delitem(FAMILIES, "llava_onevision")
+    del FAMILIES["llava_onevision"]
     ran = CliRunner().invoke(app, ["check-family", str(folder)])
     assert ran.exit_code == 1 and "needs code of its own" in ran.output and "Traceback" not in ran.output
     ran = CliRunner().invoke(app, ["check-family", str(folder / "nothing")])

@@ -320,7 +320,8 @@ def plain_vllm_command(repo: str, family: Family) -> str | None:
     Source: docs/serving.md.
     """
     inner: Any = family.model_class.inner_class
-    if inner.uses_mrope or inner.frames_stand_apart or not inner._supports_attention_backend:
+    is_plain = family.served_plainly and not inner.uses_mrope and not inner.frames_stand_apart
+    if not is_plain or not inner._supports_attention_backend:
         return None
     overrides = json.dumps({"auto_map": {"AutoModel": f"{inner.__module__.rpartition('.')[2]}.{inner.__name__}"}})
     return f"vllm serve {repo} --trust-remote-code --model-impl transformers --hf-overrides '{overrides}'"

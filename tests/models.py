@@ -451,9 +451,9 @@ def _marks(case: ModelCase) -> list[pytest.MarkDecorator]:
 
 
 # Weights that checkpoints hold in other parts, which `from_pretrained` joins or splits, by a part of their names.
-HELD_IN_OTHER_PARTS = dict.fromkeys(("qwen3_omni_moe_thinker", "qwen3_5_moe", "glm4v_moe"), (".experts.",)) | {
-    "molmo2": (".embed_tokens.", ".self_attn.", ".mlp.")
-}
+HELD_IN_OTHER_PARTS = dict.fromkeys(
+    ("qwen3_omni_moe_thinker", "qwen3_5_moe", "glm4v_moe", "qwen4_exp"), (".experts.",)
+) | {"molmo2": (".embed_tokens.", ".self_attn.", ".mlp.")}
 CASES_THAT_LOAD = [case for case in MODELS if case.loads_here]
 EACH_MODEL = [pytest.param(case, id=case.name, marks=_marks(case)) for case in MODELS]
 

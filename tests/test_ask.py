@@ -268,7 +268,10 @@ WRITTEN_TIMES: dict[str, tuple[str, Callable[[np.ndarray], str]]] = {
     "molmo2": (r"([0-9.]+) <frame_start>", lambda seconds: f"{seconds[0]:.1f}"),
     "smolvlm": (r"Frame from (\d\d:\d\d):", minutes),
     **dict.fromkeys(
-        ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "cosmos3_omni", "cosmos3_edge"),
+        (
+            *("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "cosmos3_omni", "cosmos3_edge"),
+            *("qwen4_exp", "lfm3_vl", "cohere_compass"),
+        ),
         (r"<([0-9.]+) seconds>", lambda seconds: f"{seconds.mean():.1f}"),
     ),
 }

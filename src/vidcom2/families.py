@@ -70,6 +70,8 @@ class Family:
         numbers_tokens: whether positions are the order of the tokens, although the language model takes (t, h, w).
         spreads_times: whether vLLM assumes that frames are spread evenly over the whole video.
         stages: whether vLLM can run its decoder layers in pipeline stages.
+        served_plainly: whether nothing speaks against vLLM's Transformers backend, without this package, but positions
+            (t, h, w) or frames that stand apart.
         static_since: the first Transformers in which its stock class has the logits of a dynamic KV cache on a static
             one, too; None if there is none.
         mixins: of its inner model, as `module.Class`, before the stock class. A module that has no file is written
@@ -97,6 +99,7 @@ class Family:
     numbers_tokens: bool = False
     spreads_times: bool = False
     stages: bool = True
+    served_plainly: bool = True
     static_since: str | None = "5.19"
     mixins: tuple[str, ...] = ()
     head_mixins: tuple[str, ...] = ()
@@ -483,6 +486,7 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.qwen_like.tiny_hyperclovax_vision_v2",
             stock_processors=("HyperCLOVAXVisionV2Processor",),
             frame=PAIR_OF_28,
+            served_plainly=False,  # nobody tried
             mixins=(GRIDS,),
             head_mixins=(POSITIONS_BY_ORDER,),
         ),

@@ -12,5 +12,6 @@ def __getattr__(name: str) -> Any:
     for family in FAMILIES.values():
         config, model = family.class_names
         if name in (config, model):
-            return family.config_class if name == config else family.model_class
+            model_class = family.model_class  # Importing it also registers it with Transformers' Auto classes.
+            return family.config_class if name == config else model_class
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")

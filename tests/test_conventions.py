@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from conftest import only
 from models import EACH_MODEL, MODELS, ModelCase
+from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 from vidcom2 import families, load
@@ -139,11 +140,16 @@ def test_the_command_prints_a_row_that_is_the_derived_one(without_a_row: Any, tm
     assert row_text(*derived).strip() == printed.strip()
 
 
-def test_the_command_says_why_a_family_needs_code_and_what_has_a_row(folder: Path, without_a_row: Any) -> None:
+def test_the_command_says_why_a_family_needs_code_and_what_has_a_row(
+    folder: Path, without_a_row: Any, tmp_path: Path
+) -> None:
     ran = CliRunner().invoke(app, ["check-family", str(folder)])
     assert ran.exit_code == 0 and "LLaVA-OneVision has a row" in ran.output
     del FAMILIES["llava_onevision"]
     ran = CliRunner().invoke(app, ["check-family", str(folder)])
     assert ran.exit_code == 1 and "needs code of its own" in ran.output and "Traceback" not in ran.output
+    GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=20)).save_pretrained(tmp_path)
+    ran = CliRunner().invoke(app, ["check-family", str(tmp_path)])
+    assert ran.exit_code == 2 and "is of type 'gpt2'" in ran.output and "Traceback" not in ran.output
     ran = CliRunner().invoke(app, ["check-family", str(folder / "nothing")])
     assert ran.exit_code == 2 and ran.output.count("\n") < 6, ran.output

@@ -6,7 +6,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import OptionError
+from ..errors import OptionError, one_line
 from .console import one_line_errors, out, print_line, status
 
 
@@ -21,7 +21,12 @@ def check_family_command(
     """
     with one_line_errors():
         with status("Importing Transformers ..."):
-            from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+            from transformers import (
+                MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+                AutoConfig,
+                AutoModelForImageTextToText,
+                AutoProcessor,
+            )
 
             from ..conventions.against_stock import compare_with_stock
             from ..conventions.derived_row import BrokenConventionError, derived_row, hosted, row_text
@@ -30,13 +35,21 @@ def check_family_command(
         try:
             config = AutoConfig.from_pretrained(model, **source)
         except (OSError, ValueError) as error:
-            raise OptionError(f"the config of {model!r} cannot be read: {error}") from error
+            raise OptionError(f"the config of {model!r} cannot be read: {one_line(error)}") from error
         if config.model_type in FAMILIES:
             print_line(f"{FAMILIES[config.model_type].name} has a row: `vidcom2.load` loads it.")
             return
-        with status("Loading ..."):
-            loaded = AutoModelForImageTextToText.from_pretrained(model, **source)
-            processor = AutoProcessor.from_pretrained(model, **source)
+        if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+            raise OptionError(
+                f"{model!r} is of type {config.model_type!r}, for which Transformers has no class that takes images or "
+                "videos beside text. Name a checkpoint of a video LLM."
+            )
+        try:
+            with status("Loading ..."):
+                loaded = AutoModelForImageTextToText.from_pretrained(model, **source)
+                processor = AutoProcessor.from_pretrained(model, **source)
+        except (OSError, ValueError) as error:
+            raise OptionError(f"{model!r} cannot be loaded by Transformers' own class: {one_line(error)}") from error
         try:
             family, stock_processor, row = derived_row(loaded, processor)
         except BrokenConventionError as error:

@@ -173,8 +173,8 @@ def check_commands_and_navigation() -> None:
 
 
 def check_readme_and_changelog() -> None:
-    said = [line for line in page("README.md").splitlines() if not re.match(r"- [\w. -]+: (`|type )", line)]
-    assert len(" ".join(said).split()) <= 811  # beside the list of families
+    lines = [line for line in page("README.md").splitlines() if not re.match(r"- [\w. -]+: (`|type )", line)]
+    assert len(" ".join(lines).split()) <= 811  # beside the list of families
     for badge, said in (("Python", r'requires-python = ">=([\d.]+)"'), ("Transformers", r'"transformers>=([\d.]+)')):
         assert f"![{badge} {re.findall(said, page('pyproject.toml'))[0]}+]" in page("README.md"), badge
     (version,) = re.findall(r'^version = "(.+)"$', page("pyproject.toml"), flags=re.MULTILINE)

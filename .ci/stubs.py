@@ -9,8 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vidcom2.families import FAMILIES
-from vidcom2.family_sources import written_modules
+from vidcom2.family_sources import written_families
 
 PACKAGE = Path(__file__).parents[1] / "src" / "vidcom2"
 CLASSES, EXPORTS = PACKAGE / "family_classes.pyi", PACKAGE / "__init__.pyi"
@@ -18,7 +17,7 @@ CLASSES, EXPORTS = PACKAGE / "family_classes.pyi", PACKAGE / "__init__.pyi"
 
 def stubs() -> dict[Path, str]:
     """Return the text of each stub file, before ruff sorts and wraps it."""
-    written = [family for family in FAMILIES.values() if f"modeling_vidcom2_{family.module}" in written_modules()]
+    written = written_families()
     imports = [
         "from .configuration.family_config import FamilyConfig",
         "from .modeling.prompt.compressed_generation import VidCom2GenerationMixin",

@@ -14,12 +14,11 @@ import torch
 from transformers import AutoConfig
 
 import vidcom2
-from vidcom2.families import FAMILIES, PROCESSORS
-from vidcom2.family_sources import written_modules, written_source
+from vidcom2.families import PROCESSORS
+from vidcom2.family_sources import written_families, written_modules, written_source
 
 ROOT = Path(__file__).parents[1]
-WRITTEN = [each for each in FAMILIES.values() if f"modeling_vidcom2_{each.module}" in written_modules()]
-HERE = [each for each in WRITTEN if each.runs_here]
+HERE = [each for each in written_families() if each.runs_here]
 
 
 def test_a_row_makes_the_files_that_readers_meet_first() -> None:

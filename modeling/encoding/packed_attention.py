@@ -252,8 +252,9 @@ def takes_varlen(query: Tensor, key: Tensor, scale: float | None, dropout: float
     Args:
         query, key: (..., dim), with the heads on their second axis.
     """
-    dim, fits = query.shape[-1], query.shape[1] == key.shape[1]  # PyTorch 2.10 takes no fewer heads of keys, and
-    is_usual = scale is None or math.isclose(scale, dim**-0.5)  # no other scale.
+    # PyTorch 2.10 takes as many heads of keys as of queries, and no other scale.
+    dim, fits = query.shape[-1], query.shape[1] == key.shape[1]
+    is_usual = scale is None or math.isclose(scale, dim**-0.5)
     if varlen_attn is None or dropout or not fits or not is_usual or dim % 8 or dim > 256:
         return False
     if query.dtype not in (torch.float16, torch.bfloat16) or not query.is_cuda or torch.version.hip is not None:

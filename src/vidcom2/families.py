@@ -233,35 +233,39 @@ def imported(name: str) -> Any:
 
 @dataclass(frozen=True)
 class ProcessorRow:
-    """How this project's processor differs from a stock one, if by mixins and attributes alone.
+    """How this project's processor differs from a stock one, if by attributes alone.
 
     Attributes:
         of: what it is the processor of, as people say.
+        module: the stem of its module, which is `processing_vidcom2_<module>.py`.
         frames_stand_apart: whether each frame has its own group of placeholders, behind its time. So say the models.
         placeholder: the attribute that holds the text of a placeholder, if not that of videos.
-        mixin: as `module.Class`, from the top of `modeling`.
     """
 
     of: str
+    module: str
     frames_stand_apart: bool = False
     placeholder: str | None = None
-    mixin: str = "prompt.processing_short_prompts.VidCom2ProcessorMixin"
+
+    def processor(self, stock: str) -> str:
+        """Return this project's processor, as `module.Class`, from the name of the stock one."""
+        return f"processing_vidcom2_{self.module}.VidCom2{stock}"
 
 
 # By the stock processor's name.
 PROCESSOR_ROWS: dict[str, ProcessorRow] = {
-    "Qwen2VLProcessor": ProcessorRow("Qwen2-VL"),
-    "Qwen2_5_VLProcessor": ProcessorRow("Qwen2.5-VL"),
-    "Exaone4_5_Processor": ProcessorRow("EXAONE 4.5"),
-    "Qwen3VLProcessor": ProcessorRow("Qwen3-VL", frames_stand_apart=True),
-    "Lfm3VlProcessor": ProcessorRow("LFM3-VL", frames_stand_apart=True),
-    "CohereCompassProcessor": ProcessorRow("Cohere Compass", frames_stand_apart=True),
-    "HyperCLOVAXVisionV2Processor": ProcessorRow("HyperCLOVA X"),
-    "Cosmos3EdgeProcessor": ProcessorRow("Cosmos 3 Edge", frames_stand_apart=True),
-    "Glm4vProcessor": ProcessorRow("GLM-4V", frames_stand_apart=True, placeholder="image_token"),
-    "Glm46VProcessor": ProcessorRow("GLM-4.6V", frames_stand_apart=True, placeholder="image_token"),
-    "Gemma4Processor": ProcessorRow("Gemma 4", frames_stand_apart=True),
-    "Gemma4UnifiedProcessor": ProcessorRow("Gemma 4 Unified", frames_stand_apart=True),
+    "Qwen2VLProcessor": ProcessorRow("Qwen2-VL", "qwen2_vl"),
+    "Qwen2_5_VLProcessor": ProcessorRow("Qwen2.5-VL", "qwen2_5_vl"),
+    "Exaone4_5_Processor": ProcessorRow("EXAONE 4.5", "exaone4_5"),
+    "Qwen3VLProcessor": ProcessorRow("Qwen3-VL", "qwen3_vl", frames_stand_apart=True),
+    "Lfm3VlProcessor": ProcessorRow("LFM3-VL", "lfm3_vl", frames_stand_apart=True),
+    "CohereCompassProcessor": ProcessorRow("Cohere Compass", "cohere_compass", frames_stand_apart=True),
+    "HyperCLOVAXVisionV2Processor": ProcessorRow("HyperCLOVA X", "hyperclovax_vision_v2"),
+    "Cosmos3EdgeProcessor": ProcessorRow("Cosmos 3 Edge", "cosmos3_edge", frames_stand_apart=True),
+    "Glm4vProcessor": ProcessorRow("GLM-4V", "glm4v", frames_stand_apart=True, placeholder="image_token"),
+    "Glm46VProcessor": ProcessorRow("GLM-4.6V", "glm46v", frames_stand_apart=True, placeholder="image_token"),
+    "Gemma4Processor": ProcessorRow("Gemma 4", "gemma4", frames_stand_apart=True),
+    "Gemma4UnifiedProcessor": ProcessorRow("Gemma 4 Unified", "gemma4_unified", frames_stand_apart=True),
 }
 
 # Stock processor -> this project's, which extends it, as `module.Class`.
@@ -271,27 +275,16 @@ PROCESSORS: dict[str, str] = {
         ("LlavaOnevision", "vidcom2_llava_onevision"),
         ("LlavaNextVideo", "vidcom2_llava_next_video"),
         ("PerceptionLM", "vidcom2_perception_lm"),
-        ("Qwen2VL", "vidcom2_qwen2_vl"),
-        ("Qwen2_5_VL", "vidcom2_qwen2_5_vl"),
-        ("Exaone4_5_", "vidcom2_exaone4_5"),
         ("Qwen2_5Omni", "qwen_sound"),
         ("Qwen3OmniMoe", "qwen_sound"),
-        ("Qwen3VL", "vidcom2_qwen3_vl"),
-        ("Lfm3Vl", "vidcom2_lfm3_vl"),
-        ("CohereCompass", "vidcom2_cohere_compass"),
-        ("HyperCLOVAXVisionV2", "vidcom2_hyperclovax_vision_v2"),
-        ("Cosmos3Edge", "vidcom2_cosmos3_edge"),
-        ("Glm4v", "vidcom2_glm4v"),
-        ("Glm46V", "vidcom2_glm46v"),
         ("InternVL", "frame_images"),
         ("SmolVLM", "frame_images"),
-        ("Gemma4", "vidcom2_gemma4"),
-        ("Gemma4Unified", "vidcom2_gemma4_unified"),
         ("VideoLlama3", "vidcom2_video_llama_3"),
         ("MiniCPMV4_6", "vidcom2_minicpmv4_6"),
         ("Molmo2", "vidcom2_molmo2"),
     )
 } | {"UncompressedLlavaVideoProcessor": "processing_llava_video.LlavaVideoProcessor"}
+PROCESSORS |= {stock: row.processor(stock) for stock, row in PROCESSOR_ROWS.items()}
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family

@@ -18,7 +18,6 @@ from .families import (
     MROPE_GRIDS,
     POSITIONS_BY_ORDER,
     PROCESSOR_ROWS,
-    PROCESSORS,
     SHARED_IDS,
     Family,
 )
@@ -49,10 +48,15 @@ def written_modules() -> dict[str, str]:
     for family in (each for each in FAMILIES.values() if each.mixins):
         found[f"configuration_vidcom2_{family.module}"] = "configuration"
         found[f"modeling_vidcom2_{family.module}"] = FAMILY_ROOM
-    found |= dict.fromkeys((PROCESSORS[stock].partition(".")[0] for stock in PROCESSOR_ROWS), FAMILY_ROOM)
+    found |= {f"processing_vidcom2_{row.module}": FAMILY_ROOM for row in PROCESSOR_ROWS.values()}
     tops = {room: import_module(f".{room}", __package__).__path__ for room in ("configuration", FAMILY_ROOM)}
     exists = {name: any((Path(top) / f"{name}.py").exists() for top in tops[room]) for name, room in found.items()}
     return {name: room for name, room in found.items() if not exists[name]}
+
+
+def written_families() -> list[Family]:
+    """Return the families whose model is written from their row."""
+    return [family for family in FAMILIES.values() if f"modeling_vidcom2_{family.module}" in written_modules()]
 
 
 @cache
@@ -64,7 +68,7 @@ def written_source(module: str) -> str:
     """
     kind, _, name = module.partition("_vidcom2_")
     if kind == "processing":
-        return _processing(next(stock for stock in PROCESSOR_ROWS if PROCESSORS[stock].startswith(f"{module}.")))
+        return _processing(next(stock for stock, row in PROCESSOR_ROWS.items() if row.module == name))
     family = next(each for each in FAMILIES.values() if each.module == name)
     return {"configuration": _configuration, "modeling": _modeling}[kind](family)
 
@@ -153,19 +157,17 @@ What the family shares with others is in {files}.
 
 
 def _processing(stock: str) -> str:
-    row = PROCESSOR_ROWS[stock]
-    module, mixin = _split(row.mixin)
-    line_break, own = "\n", module.removeprefix("families.")
+    row, line_break = PROCESSOR_ROWS[stock], "\n"
     fields: dict[str, object] = {"frames_stand_apart": True} if row.frames_stand_apart else {}
     fields |= {} if row.placeholder is None else {"placeholder": row.placeholder}
     return f'''"""{row.of}'s processor with VidCom²: only what differs from the stock class."""
 
 from transformers import {stock}
 
-from {f"..{module}" if own == module else f".{own}"} import {mixin}
+from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
-{_class(f"VidCom2{stock}", [mixin, stock])}
+{_class(f"VidCom2{stock}", ["VidCom2ProcessorMixin", stock])}
     """`{stock}` that writes a placeholder for each video token that stays."""
 {line_break + _fields(fields) if fields else ""}'''
 

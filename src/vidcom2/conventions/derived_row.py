@@ -76,18 +76,18 @@ def derived_row(model: PreTrainedModel, processor: Any) -> tuple[Family, str, Pr
     if placeholder is not None and not has_mrope:
         raise BrokenConventionError("its videos have the placeholders of images, but plain positions")
     videos = SHARED_IDS if placeholder is not None else MROPE_GRIDS if has_mrope else GRIDS
-    model_type = model.config.model_type
+    num_together = int(getattr(processor.video_processor, "temporal_patch_size", 1))
     family = Family(
-        model_type=model_type,
+        model_type=model.config.model_type,
         name=stem,
         classes=f"VidCom2{stem}",
         tiny="",
         stock_processors=(type(processor).__name__,),
-        frame=f"{_frames_per_patch(processor)} frames together",
+        frame=f"{num_together} frames together",
         mixins=(*((LINEAR_ATTENTION,) if layers & IN_ORDER else ()), videos),
         head_mixins=(POSITIONS_BY_ORDER,) if _drops_positions(model) else (),
     )
-    return family, type(processor).__name__, ProcessorRow(stem, apart, placeholder)
+    return family, type(processor).__name__, ProcessorRow(stem, family.module, apart, placeholder)
 
 
 def _check_methods(inner: Any, processor: Any) -> None:
@@ -140,10 +140,6 @@ def _written_by(processor: Any, config: Any) -> tuple[bool, str | None]:
     return len(sizes) > 1, placeholder
 
 
-def _frames_per_patch(processor: Any) -> int:
-    return int(getattr(processor.video_processor, "temporal_patch_size", 1))
-
-
 def _drops_positions(model: Any) -> bool:
     """Return whether the head's `generate` passes no positions on, so that those of the tokens that stay would be
     lost."""
@@ -158,11 +154,10 @@ def _drops_positions(model: Any) -> bool:
 @contextmanager
 def hosted(family: Family, processor: str, row: ProcessorRow) -> Iterator[None]:
     """Have a row in the tables while something runs."""
-    of_family = {family.model_type: family}
     of_processor = {} if processor in PROCESSORS else {processor: row}
-    FAMILIES.update(of_family)
+    FAMILIES[family.model_type] = family
     PROCESSOR_ROWS.update(of_processor)
-    PROCESSORS.update({name: f"processing_vidcom2_{family.module}.VidCom2{name}" for name in of_processor})
+    PROCESSORS.update({stock: row.processor(stock) for stock in of_processor})
     _forget(family)
     try:
         yield

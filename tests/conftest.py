@@ -303,10 +303,15 @@ class Family:
 
 
 def as_taken(model: Any, inputs: Any) -> dict[str, Any]:
-    """Return what a stock processor returned as a model takes it: ours refuses frames among images."""
-    if not any(hasattr(type(each), "features_of_tiles") for each in model.modules()):
+    """Return what a stock processor returned as a model takes it: ours refuses frames among images, and those of which
+    it is not known whose they are."""
+    if not any(hasattr(type(each), "features_of_tiles") or _tells_rows(each) for each in model.modules()):
         return dict(inputs)
     return dict(split_pixels(model.config, BatchFeature(dict(inputs))))
+
+
+def _tells_rows(module: Any) -> bool:
+    return "num_chunks_per_video" in getattr(type(module), "video_arguments", ())
 
 
 def load_stock(case: ModelCase, folder: Path, **kwargs: Any) -> PreTrainedModel:

@@ -43,7 +43,8 @@ class Subject:
         self.case, self.short = case, short
         stock, self.processor = case.build(**case.build_arguments)
         self.model: Any = vidcom2.apply(stock, retention_ratio=RATIO, compression_rounding=rounding).eval()
-        self.marks = case.frames_are_images and not short  # This project's processor tells frames from images.
+        # This project's processor tells which frames are a video's.
+        self.marks = not (case.family.runs_stock_prompts or short)
         if self.marks:
             shorten(self.processor, vidcom2.apply(case.build(**case.build_arguments)[0], retention_ratio=1.0).config)
         elif short:

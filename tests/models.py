@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from transformers import BatchFeature, PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from videos_as_images import (
     InternVLWithVideos,
+    KimiK25WithVideos,
     MiniCPMV4_6WithVideos,
     PerceptionLMWithVideos,
     SmolVLMWithVideos,
@@ -54,6 +55,7 @@ class ModelCase:
     refuses_both: bool = False  # whether the stock class refuses a prompt with images and videos
     # Whether features are added to the embeddings of placeholders, and attend to later ones, by the types of tokens.
     adds_features: bool = False
+    patches_are_images: bool = False  # whether a patch of `pixel_values_videos` has its axes, as an image has
     one_video_a_prompt: bool = False  # whether the stock processor refuses a second one
     keeps_sizes: bool = False  # whether the processor bounds only the size of a whole video, not that of a frame
     # Whether the processor passes frames as rows of `pixel_values`. The tests pass them as `pixel_values_videos`, which
@@ -68,6 +70,10 @@ class ModelCase:
     # Whether it has linear attention. Its states cannot be cropped, and fade over padding between tokens. Transformers'
     # caches cannot select or repeat their rows, and Transformers refuses prompt lookup.
     recurrent: bool = False
+    keys_are_latent: bool = (
+        False  # whether its language model keeps joint keys and values (multi-head latent attention)
+    )
+    reads_positions: bool = True  # whether its language model reads positions, not the order of the tokens alone
     media_by_prompt: bool = False  # whether the processor takes the media of several prompts as a list for each
     # Whether later layers read the keys and values of earlier ones. Then reentrant gradient checkpointing loses a part
     # of the gradients, in the stock class too.
@@ -93,6 +99,11 @@ class ModelCase:
     @property
     def tokens_per_frame(self) -> int:
         return self.grid[0] * self.grid[1]
+
+    @property
+    def fits_pipelines(self) -> bool:
+        """Whether batches of Transformers' pipelines keep all frames of its videos. Others are refused."""
+        return not (self.padded_frames or self.frames_are_images or self.adds_features or self.patches_are_images)
 
     @property
     def family(self) -> Family:
@@ -332,6 +343,21 @@ MODELS = [
         **QWEN2 | {"legacy_prefixes": {"": ""}, "mrope": False},
     ),
     ModelCase(
+        name="kimi_k25",
+        compared_class=KimiK25WithVideos,
+        # Pairs of frames, as in the other rows. tests/test_kimi.py has four together, as in the released processor.
+        build_arguments={"patch_size": 10, "frame_tokens": 12, "frames_together": 2, "seed": 1},
+        grid=(3, 4),
+        files_frames_per_frame=2,
+        keys_are_latent=True,
+        patches_are_images=True,
+        video_inputs=("pixel_values_videos", "video_grid_thw", "num_chunks_per_video"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={"": ""},
+        frames_stand_apart=True,
+        grouped=False,
+    ),
+    ModelCase(
         name="glm4v",
         **GLM,
     ),
@@ -344,6 +370,13 @@ MODELS = [
         name="glm46v",
         **GLM,
         slow=True,
+    ),
+    ModelCase(
+        name="glm5_next",
+        **GLM | {"mrope": False, "refuses_both": False, "reads_outside": False},
+        grouped=False,
+        recurrent=True,
+        reads_positions=False,
     ),
     ModelCase(
         name="cosmos3_omni",
@@ -453,7 +486,11 @@ def _marks(case: ModelCase) -> list[pytest.MarkDecorator]:
 # Weights that checkpoints hold in other parts, which `from_pretrained` joins or splits, by a part of their names.
 HELD_IN_OTHER_PARTS = dict.fromkeys(
     ("qwen3_omni_moe_thinker", "qwen3_5_moe", "glm4v_moe", "qwen4_exp"), (".experts.",)
-) | {"molmo2": (".embed_tokens.", ".self_attn.", ".mlp.")}
+) | {
+    "glm5_next": (".experts.", ".conv1d."),
+    "kimi_k25": (".experts.", ".vision_tower."),
+    "molmo2": (".embed_tokens.", ".self_attn.", ".mlp."),
+}
 CASES_THAT_LOAD = [case for case in MODELS if case.loads_here]
 EACH_MODEL = [pytest.param(case, id=case.name, marks=_marks(case)) for case in MODELS]
 

@@ -22,7 +22,7 @@ from vidcom2.records.fingerprints import certificate_of
 
 peft = pytest.importorskip("peft")
 
-OF_LANGUAGE_MODEL = r"(?!.*(vision|audio)).*\.(q_proj|v_proj)"
+OF_LANGUAGE_MODEL = r"(?!.*(vision|audio)).*\.(q_proj|q_b_proj|v_proj)"  # DeepSeek's has no others
 COMMIT, OF_BASE = "0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"
 
 

@@ -159,7 +159,7 @@ def test_placeholders_whose_video_is_not_passed_are_refused(asking: Family) -> N
 def test_an_empty_video_is_refused(family: Family) -> None:
     inputs = dict(family.one_video())
     inputs["pixel_values_videos"] = inputs["pixel_values_videos"][:, :0]
-    assert_all_refuse(family, inputs, r"`pixel_values_videos` has shape \(\d+, 0.*at least one frame")
+    assert_all_refuse(family, inputs, r"(?s)`pixel_values_videos` has shape \(\d+, 0.*at least one frame")
 
 
 # The others find frames, or positions, by the tokens before them.

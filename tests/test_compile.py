@@ -22,7 +22,9 @@ EXACT = {"compression_rounding": "exact"}
 # One family with M-RoPE and one without, since each takes seconds.
 pytestmark = only(lambda family: family.name in ("llava_onevision", "qwen3_vl"))
 
-BREAKS_GRAPHS = ("qwen4_exp",)  # whose stock steps look for padding by `nonzero`
+# Stock steps look for padding by `nonzero`, or count the tokens of experts by `repeat_interleave`.
+BREAKS_GRAPHS = ("qwen4_exp", "glm5_next", "kimi_k25")
+LONG_TO_COMPILE = ("glm5_next",)  # a case takes 45 s
 
 
 class CountingBackend:
@@ -79,7 +81,7 @@ def test_the_compressed_prefill_compiles_to_one_graph(family: Family, backend: C
 
 
 @pytest.mark.parametrize("positions", ["consecutive", "original"])
-@only(lambda family, positions: positions == "consecutive" or not family.mrope)
+@only(lambda family, positions: positions == "consecutive" or not (family.mrope or family.name in LONG_TO_COMPILE))
 def test_a_step_on_a_static_cache_is_the_stock_classs_graph(
     family: Family, asking: Family, positions: str, backend: CountingBackend
 ) -> None:
@@ -93,8 +95,8 @@ def test_a_step_on_a_static_cache_is_the_stock_classs_graph(
     static = greedy | {"cache_implementation": "static", "compile_config": how}
 
     family.stock.generate(**family.one_video(), **static)
-    stock_graphs = len(backend.graphs)
-    assert stock_graphs > 0
+    stock_graphs, stock_breaks = len(backend.graphs), dict(counters["graph_break"])
+    assert stock_graphs > 0 and (not stock_breaks or family.case.name in BREAKS_GRAPHS)
     torch._dynamo.reset()
     counters.clear()
     backend.graphs.clear()
@@ -102,11 +104,13 @@ def test_a_step_on_a_static_cache_is_the_stock_classs_graph(
     for seed in range(2):
         inputs = asking.one_video(seed=seed)
         assert torch.equal(model.generate(**inputs, **static), model.generate(**inputs, **greedy))
-    assert len(backend.graphs) == stock_graphs and (family.case.name in BREAKS_GRAPHS or not counters["graph_break"])
+    # Where the stock class breaks graphs, their number also depends on what it has run before.
+    assert len(backend.graphs) == stock_graphs or (stock_breaks and len(backend.graphs) <= stock_graphs)
+    assert bool(counters["graph_break"]) <= bool(stock_breaks)
 
 
 @pytest.mark.parametrize("positions", ["consecutive", "original"])
-@only(lambda family, positions: positions == "consecutive" or not family.mrope)
+@only(lambda family, positions: (positions == "consecutive" or not family.mrope) and family.name not in LONG_TO_COMPILE)
 def test_measuring_compiled_steps_breaks_no_graph_and_sees_the_positions_of_plain_ones(
     family: Family, positions: str, backend: CountingBackend
 ) -> None:
@@ -119,7 +123,7 @@ def test_measuring_compiled_steps_breaks_no_graph_and_sees_the_positions_of_plai
     prompt = written.prompt(of, "What happens?").inputs(of, model, features)
     static = {"cache_implementation": "static", "compile_config": how}
     model.generate(**family.one_video(), max_new_tokens=4, min_new_tokens=4, do_sample=False, **static)
-    unwatched_graphs = len(backend.graphs)
+    unwatched_graphs, breaks = len(backend.graphs), dict(counters["graph_break"])
     assert unwatched_graphs > 0
     torch._dynamo.reset()
     counters.clear()
@@ -130,9 +134,7 @@ def test_measuring_compiled_steps_breaks_no_graph_and_sees_the_positions_of_plai
         given = {"max_new_tokens": 4, "min_new_tokens": 4, **more}
         answers.append(generate_answers(model, prompt, features, positions, watches[-1], **given))
     assert torch.equal(*answers)
-    assert len(backend.graphs) == unwatched_graphs and (
-        family.case.name in BREAKS_GRAPHS or not counters["graph_break"]
-    )
+    assert len(backend.graphs) == unwatched_graphs and bool(counters["graph_break"]) <= bool(breaks)
     plain, compiled = watches
     assert [stage for stage, _ in plain.each()] == [stage for stage, _ in compiled.each()]
     assert plain.num_positions == compiled.num_positions

@@ -22,13 +22,14 @@ CLOSE = {"rtol": 0, "atol": 1e-6}
 
 @contextmanager
 def frames_per_call(family: Family) -> Iterator[list[int]]:
-    """Collect how many frames the vision tower gets in each call."""
+    """Collect how many scored frames the vision tower gets in each call."""
     tower, seen = tower_of(family.model.model), []
 
     def before(module: Any, args: Any, kwargs: Any) -> None:
         grid = kwargs.get("grid_thw")
         frames = kwargs.get("target_sizes", args[0] if args else kwargs.get("pixel_values"))
-        seen.append(len(frames) if grid is None else int(grid[:, 0].sum()))
+        is_row = "num_chunks_per_video" in family.case.video_inputs  # a scored frame, of t frames
+        seen.append(len(frames) if grid is None else len(grid) if is_row else int(grid[:, 0].sum()))
 
     hook = tower.register_forward_pre_hook(before, with_kwargs=True)
     try:

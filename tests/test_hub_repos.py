@@ -158,7 +158,7 @@ class World:
 
     def inputs(self, case: ModelCase, is_ours: bool) -> Any:
         processor = of_whole_prompts(self.processors[case.name])
-        if is_ours and case.frames_are_images:  # whose stock prompts are refused
+        if is_ours and not case.family.runs_stock_prompts:  # whose stock prompts are refused
             shorten(processor, case.config_class(compression_rounding="ceil"))
         content = [{"type": "video"}, {"type": "text", "text": QUESTION}]
         prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)

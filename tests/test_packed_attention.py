@@ -31,7 +31,7 @@ WITH_SEGMENTS = {
     *("qwen2_vl", "qwen2_5_vl", "exaone4_5", "qwen2_5_omni_thinker", "qwen3_vl", "qwen3_vl_moe"),
     *("qwen3_omni_moe_thinker", "qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe", "glm46v", "cosmos3_omni"),
     *("cosmos3_edge", "video_llama_3", "minicpmv4_6", "qwen4_exp", "lfm3_vl", "cohere_compass"),
-    "hyperclovax_vision_v2",
+    *("hyperclovax_vision_v2", "glm5_next", "kimi_k25"),
 }
 WINDOWS = ("qwen2_5_vl", "minicpmv4_6")  # One has windows in some of its layers, the other has a layer for windows.
 SKIP = {"vision_method": "skip_repeated", "vision_tolerance": 0.8, "retention_ratio": 1.0}

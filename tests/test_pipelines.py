@@ -23,9 +23,9 @@ GENERATION = {"max_new_tokens": 4, "do_sample": False}
 
 
 def processor_of(family: Family) -> Any:
-    """Return the stock processor; or this project's that writes all placeholders, where the stock one passes frames as
-    images."""
-    if not family.case.frames_are_images:
+    """Return the stock processor; or this project's that writes all placeholders, where the stock one does not tell
+    which frames are a video's."""
+    if family.case.family.runs_stock_prompts:
         return family.processor
     processor = copy.copy(family.writing_short.processor)
     processor.writes_all = True
@@ -83,7 +83,7 @@ def test_a_video_in_a_chat_is_compressed_and_answered(pipe: Any, family: Family,
 
 
 # Transformers' batches of these lose all frames but one, which is refused, and it refuses sound.
-@only(lambda family: not (family.padded_frames or family.frames_are_images or family.hears or family.adds_features))
+@only(lambda family: family.fits_pipelines and not family.hears)
 def test_chats_in_a_batch_get_the_answers_of_each_alone(pipe: Any, family: Family) -> None:
     questions = ("What happens?", "And who is there?")
     chats = [chat(seed, question) for seed, question in enumerate(questions)]
@@ -126,9 +126,7 @@ def test_a_question_about_a_video_is_answered(video_pipe: Any, family: Family, p
 
 def test_each_question_is_answered_about_its_own_video(video_pipe: Any, family: Family) -> None:
     questions, videos = ["What happens?", "And who is there?"], [make_video(0), make_video(1)]
-    case = family.case
-    loses_frames = case.padded_frames or case.frames_are_images or case.adds_features  # in Transformers' batches
-    batches = [{}] if loses_frames else [{}, {"batch_size": 2}]
+    batches = [{}, {"batch_size": 2}] if family.case.fits_pipelines else [{}]
     for options in batches:
         results = video_pipe(videos=videos, text=questions, generate_kwargs=GENERATION, **options)
         answers = [answer(result[0] if isinstance(result, list) else result) for result in results]

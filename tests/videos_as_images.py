@@ -1,5 +1,6 @@
-"""Families whose processors pass the frames of videos as images: what they write before a frame, read as text, and the
-stock class with an argument for videos, so that the same tests run over it."""
+"""Families whose processors pass the frames of videos as images, or do not say which frames are one video's: what they
+write before a frame, read as text, and the stock class with an argument for videos, so that the same tests run over it.
+"""
 
 import functools
 import re
@@ -12,6 +13,8 @@ from transformers import (
     BatchFeature,
     InternVLForConditionalGeneration,
     InternVLModel,
+    Kimi_K25ForConditionalGeneration,
+    Kimi_K25Model,
     MiniCPMV4_6ForConditionalGeneration,
     MiniCPMV4_6Model,
     PerceptionLMForConditionalGeneration,
@@ -111,11 +114,27 @@ def with_numbers_of_frames(config: Any, inputs: BatchFeature) -> BatchFeature:
     return inputs
 
 
+def with_numbers_of_rows(inputs: BatchFeature) -> BatchFeature:
+    """Add how many rows of the grid each video of Kimi-K2.5's has. A row stands behind its time, and in the tests a
+    video begins where time goes back."""
+    if "pixel_values_videos" in inputs:
+        videos: list[int] = []
+        for prompt in inputs["input_ids"].tolist():
+            last = None
+            text = "".join(LETTERS[token] if token < len(LETTERS) else OTHER[0] for token in prompt)
+            for time in re.findall(rf"(\d\d:\d\d:\d\d\.\d{{3}}){OTHER[0]}video{OTHER[0]}", text):
+                videos, last = [*videos[:-1], videos[-1] + 1] if last and time > last else [*videos, 1], time
+        inputs["num_chunks_per_video"] = torch.tensor(videos)
+    return inputs
+
+
 def split_pixels(config: PreTrainedConfig, inputs: BatchFeature) -> BatchFeature:
     """Take the frames of videos out of `pixel_values`, into `pixel_values_videos` and `num_frames`, and tell which
     tokens are theirs, as this project's processor does."""
     if config.model_type == "minicpmv4_6":
         return with_numbers_of_frames(config, inputs)
+    if config.model_type == "kimi_k25":
+        return with_numbers_of_rows(inputs)
     if config.model_type == "perception_lm":  # only the features of its frames are those of images
         return inputs
     firsts = [is_first for prompt in inputs["input_ids"] for is_first, _ in frames_in(config, prompt)]
@@ -172,7 +191,7 @@ class TellsVideosApart:
         return {
             name: value
             for name, value in kwargs.items()
-            if name not in ("num_frames_per_video", "num_patches_per_frame")
+            if name not in ("num_frames_per_video", "num_patches_per_frame", "num_chunks_per_video")
         }
 
 
@@ -185,6 +204,20 @@ class SplitsVideos(TellsVideosApart):
         if num_frames_per_video is not None:
             frames = torch.cat(list(outputs.pooler_output)).unflatten(0, (len(outputs.pooler_output), -1))
             outputs.pooler_output = [each.flatten(0, 1) for each in frames.split(num_frames_per_video.tolist())]
+        return outputs
+
+
+class JoinsRows(TellsVideosApart):
+    """Joins the features of each video's rows."""
+
+    @functools.wraps(Kimi_K25Model.get_video_features)
+    def get_video_features(self: Any, *args: Any, num_chunks_per_video: Any = None, **kwargs: Any) -> ModelOutput:
+        outputs = super().get_video_features(*args, **self._joined(kwargs))
+        if num_chunks_per_video is not None:
+            rows = list(outputs.pooler_output)
+            outputs.pooler_output = [
+                torch.cat([rows.pop(0) for _ in range(number)]) for number in num_chunks_per_video.tolist()
+            ]
         return outputs
 
 
@@ -203,12 +236,13 @@ def taking_videos(mixin: type, stock_class: type, inner_class: type | None = Non
     return type(f"{stock_class.__name__}WithVideos", (mixin, stock_class), members)
 
 
-InternVLWithVideos, SmolVLMWithVideos, MiniCPMV4_6WithVideos = (
+InternVLWithVideos, SmolVLMWithVideos, MiniCPMV4_6WithVideos, KimiK25WithVideos = (
     taking_videos(of_head, stock_class, taking_videos(of_inner, inner_class))
     for of_head, stock_class, of_inner, inner_class in (
         (TakesVideos, InternVLForConditionalGeneration, TakesVideos, InternVLModel),
         (TakesVideos, SmolVLMForConditionalGeneration, TakesVideos, SmolVLMModel),
         (TellsVideosApart, MiniCPMV4_6ForConditionalGeneration, SplitsVideos, MiniCPMV4_6Model),
+        (TellsVideosApart, Kimi_K25ForConditionalGeneration, JoinsRows, Kimi_K25Model),
     )
 )
 

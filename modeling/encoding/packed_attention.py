@@ -94,8 +94,7 @@ def vision_tower(model: Any) -> Any:
 
 def _attentions(model: nn.Module) -> list[Any]:
     """Return the attention modules of a model's vision tower."""
-    tower = vision_tower(model)
-    return [] if tower is None else [module for module in tower.modules() if hasattr(module, "is_causal")]
+    return [each for each in getattr(vision_tower(model), "modules", tuple)() if hasattr(each, "is_causal")]
 
 
 def _is_packed(attention: Any) -> bool:

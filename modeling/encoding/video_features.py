@@ -104,8 +104,8 @@ def plan_frames(
     return FramePlan([len(video) for video in videos], chunks)
 
 
-def repeats_the_one_before(frames: Tensor) -> list[bool]:
-    """Return for each of the frames (T, ...) whether it is bit-identical to the one before it. Waits for the device
+def repeats_the_one_before(frames: Tensor | Sequence[Tensor]) -> list[bool]:
+    """Return for each of T frames of one shape whether it is bit-identical to the one before it. Waits for the device
     once."""
     # A compiled model keeps its shapes, and a model that is trained with dropout keeps its frames independent.
     if len(frames) == 1 or torch.compiler.is_compiling() or torch.is_grad_enabled():

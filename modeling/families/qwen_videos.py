@@ -42,7 +42,7 @@ class GridVideosMixin(VidCom2ModelMixin):
         Raises:
             ValueError: if a video is empty, or the grids do not fit the patches.
         """
-        grids = _checked_grids(pixel_values_videos, video_grid_thw)
+        grids = checked_grids(pixel_values_videos, video_grid_thw)
         check_patches(pixel_values_videos.flatten(1), self.config.vision_config)
         size = self.config.vision_config.spatial_merge_size
         return [
@@ -173,7 +173,7 @@ class QwenVideoModelMixin(GridVideosMixin):
         return described
 
 
-def _checked_grids(patches: Tensor, video_grid_thw: Tensor | None) -> list[tuple[int, int, int]]:
+def checked_grids(patches: Tensor, video_grid_thw: Tensor | None) -> list[tuple[int, int, int]]:
     """Return the grids (t, h, w) of all videos, if they fit the patches (Σ t·h·w, ...). The device is read once."""
     if video_grid_thw is None or patches.numel() == 0:
         raise ValueError(

@@ -298,6 +298,7 @@ NUMBERS = {
     "target_sizes": (2, 2),
     "num_frames_per_video": (1, None),
     "num_patches_per_frame": (1, None),
+    "num_chunks_per_video": (1, None),
     "video_position_ids": (3, 2),
     "video_token_pooling": (2, None),
     "image_token_pooling": (2, None),

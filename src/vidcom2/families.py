@@ -34,10 +34,13 @@ class Published:
 # The mixins of inner models that rows name, as `module.Class` of `modeling/families`.
 GRIDS = "qwen_videos.GridVideosMixin"  # videos as patches with a grid for each
 MROPE_GRIDS = "qwen_videos.QwenVideoModelMixin"  # and M-RoPE positions
-SHARED_IDS = "glm_videos.GlmVideoModelMixin"  # and placeholders of videos that are those of images
+MROPE_SHARED_IDS = "glm_videos.GlmVideoModelMixin"  # and placeholders of videos that are those of images
+SHARED_IDS = "glm_videos.SharedIdsMixin"  # such placeholders alone
+GRID_ROWS = "grid_rows.GridRowsMixin"  # with several grids for a video
 LINEAR_ATTENTION = "linear_attention.LinearAttentionMixin"
 # Those of classes with a head.
 POSITIONS_BY_ORDER = "plain_positions.PositionsByOrderMixin"
+HEAD_OF_GRID_ROWS = "grid_rows.HeadOfGridRowsMixin"
 
 DEEPSTACK = "`get_video_features` also returns the deepstack features of the kept tokens, for the first decoder layers."
 ROUTED = "`aux_loss` and `router_logits` are over the short prompt."
@@ -62,11 +65,12 @@ class Family:
         settings: its settings beyond `CompressionSettings`, with the values that each accepts, the default first.
         stock_processors: the names of the processors that fit, the usual one first. Each writes a placeholder for
             every video token, and is the parent of one in `PROCESSORS`.
-        runs_stock_prompts: whether the model shortens prompts of these. It cannot where they pass frames as images.
+        runs_stock_prompts: whether the model shortens prompts of these. It cannot where they pass frames as images, or
+            do not tell two videos apart.
         packages: optional packages that the processor or the model needs.
         native: whether Transformers has a stock class that loads the same checkpoints.
         part_of: the `model_type` of checkpoints that hold such a model and others; None if there are none.
-        since: the first Transformers that has the classes which ours extend.
+        since: the first Transformers that has the classes which ours extend, and in which these take videos.
         numbers_tokens: whether positions are the order of the tokens, although the language model takes (t, h, w).
         spreads_times: whether vLLM assumes that frames are spread evenly over the whole video.
         stages: whether vLLM can run its decoder layers in pipeline stages.
@@ -233,19 +237,21 @@ def imported(name: str) -> Any:
 
 @dataclass(frozen=True)
 class ProcessorRow:
-    """How this project's processor differs from a stock one, if by attributes alone.
+    """How this project's processor differs from a stock one, if by a mixin and attributes alone.
 
     Attributes:
         of: what it is the processor of, as people say.
         module: the stem of its module, which is `processing_vidcom2_<module>.py`.
         frames_stand_apart: whether each frame has its own group of placeholders, behind its time. So say the models.
         placeholder: the attribute that holds the text of a placeholder, if not that of videos.
+        mixin: as `module.Class`, from the top of `modeling`.
     """
 
     of: str
     module: str
     frames_stand_apart: bool = False
     placeholder: str | None = None
+    mixin: str = "prompt.processing_short_prompts.VidCom2ProcessorMixin"
 
     def processor(self, stock: str) -> str:
         """Return this project's processor, as `module.Class`, from the name of the stock one."""
@@ -261,9 +267,13 @@ PROCESSOR_ROWS: dict[str, ProcessorRow] = {
     "Lfm3VlProcessor": ProcessorRow("LFM3-VL", "lfm3_vl", frames_stand_apart=True),
     "CohereCompassProcessor": ProcessorRow("Cohere Compass", "cohere_compass", frames_stand_apart=True),
     "HyperCLOVAXVisionV2Processor": ProcessorRow("HyperCLOVA X", "hyperclovax_vision_v2"),
+    "Kimi_K25Processor": ProcessorRow(
+        "Kimi-K2.5", "kimi_k25", frames_stand_apart=True, mixin="families.processing_grid_rows.GridRowsProcessorMixin"
+    ),
     "Cosmos3EdgeProcessor": ProcessorRow("Cosmos 3 Edge", "cosmos3_edge", frames_stand_apart=True),
     "Glm4vProcessor": ProcessorRow("GLM-4V", "glm4v", frames_stand_apart=True, placeholder="image_token"),
     "Glm46VProcessor": ProcessorRow("GLM-4.6V", "glm46v", frames_stand_apart=True, placeholder="image_token"),
+    "Glm5NextProcessor": ProcessorRow("GLM-5-Next", "glm5_next", frames_stand_apart=True, placeholder="image_token"),
     "Gemma4Processor": ProcessorRow("Gemma 4", "gemma4", frames_stand_apart=True),
     "Gemma4UnifiedProcessor": ProcessorRow("Gemma 4 Unified", "gemma4_unified", frames_stand_apart=True),
 }
@@ -484,13 +494,25 @@ FAMILIES: dict[str, Family] = {
             head_mixins=(POSITIONS_BY_ORDER,),
         ),
         Family(
+            model_type="kimi_k25",
+            name="Kimi-K2.5",
+            classes="VidCom2Kimi_K25",
+            tiny="tiny.kimi.tiny_kimi_k25",
+            stock_processors=("Kimi_K25Processor",),
+            runs_stock_prompts=False,
+            frame="four frames together: a token for 28 × 28 pixels",
+            since="5.24",  # The stock class of older ones fails on a row of several frames.
+            mixins=(GRID_ROWS,),
+            head_mixins=(HEAD_OF_GRID_ROWS,),
+        ),
+        Family(
             model_type="glm4v",
             name="GLM-4V",
             classes="VidCom2Glm4v",
             tiny="tiny.glm.tiny_glm4v",
             stock_processors=("Glm4vProcessor", "Glm46VProcessor"),
             frame=PAIR_OF_28,
-            mixins=(SHARED_IDS,),
+            mixins=(MROPE_SHARED_IDS,),
         ),
         Family(
             model_type="glm4v_moe",
@@ -499,7 +521,7 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.glm.tiny_glm4v_moe",
             stock_processors=("Glm4vProcessor", "Glm46VProcessor"),
             frame=PAIR_OF_28,
-            mixins=(SHARED_IDS,),
+            mixins=(MROPE_SHARED_IDS,),
             head_changes=(ROUTED,),
         ),
         Family(
@@ -509,7 +531,18 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.glm.tiny_glm46v",
             stock_processors=("Glm46VProcessor", "Glm4vProcessor"),
             frame=PAIR_OF_28,
-            mixins=(SHARED_IDS,),
+            mixins=(MROPE_SHARED_IDS,),
+        ),
+        Family(
+            model_type="glm5_next",
+            name="GLM-5-Next",
+            classes="VidCom2Glm5Next",
+            tiny="tiny.glm.tiny_glm5_next",
+            stock_processors=("Glm5NextProcessor",),
+            frame=PAIR_OF_28,
+            mixins=(LINEAR_ATTENTION, SHARED_IDS, GRIDS),
+            head_fields=LISTS_MEDIA,
+            head_changes=(BEAMS, ROUTED),
         ),
         Family(
             model_type="cosmos3_omni",

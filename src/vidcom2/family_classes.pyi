@@ -15,12 +15,18 @@ from transformers import (
     Glm4vMoeConfig,
     Glm4vMoeForConditionalGeneration,
     Glm4vMoeModel,
+    Glm5NextConfig,
+    Glm5NextForConditionalGeneration,
+    Glm5NextModel,
     Glm46VConfig,
     Glm46VForConditionalGeneration,
     Glm46VModel,
     HyperCLOVAXVisionV2Config,
     HyperCLOVAXVisionV2ForConditionalGeneration,
     HyperCLOVAXVisionV2Model,
+    Kimi_K25Config,
+    Kimi_K25ForConditionalGeneration,
+    Kimi_K25Model,
     Lfm3VlConfig,
     Lfm3VlForConditionalGeneration,
     Lfm3VlModel,
@@ -46,7 +52,8 @@ from transformers import (
 from transformers.models.cosmos3_omni.modeling_cosmos3_omni import Cosmos3OmniModel
 
 from .configuration.family_config import FamilyConfig
-from .modeling.families.glm_videos import GlmVideoModelMixin
+from .modeling.families.glm_videos import GlmVideoModelMixin, SharedIdsMixin
+from .modeling.families.grid_rows import GridRowsMixin, HeadOfGridRowsMixin
 from .modeling.families.linear_attention import LinearAttentionMixin
 from .modeling.families.plain_positions import PositionsByOrderMixin
 from .modeling.families.qwen_videos import GridVideosMixin, QwenVideoModelMixin
@@ -136,6 +143,16 @@ class VidCom2HyperCLOVAXVisionV2ForConditionalGeneration(
 ):
     config: VidCom2HyperCLOVAXVisionV2Config
 
+class VidCom2Kimi_K25Config(FamilyConfig, Kimi_K25Config): ...
+
+class VidCom2Kimi_K25Model(GridRowsMixin, Kimi_K25Model):
+    config: VidCom2Kimi_K25Config
+
+class VidCom2Kimi_K25ForConditionalGeneration(
+    HeadOfGridRowsMixin, VidCom2GenerationMixin, Kimi_K25ForConditionalGeneration
+):
+    config: VidCom2Kimi_K25Config
+
 class VidCom2Glm4vConfig(FamilyConfig, Glm4vConfig): ...
 
 class VidCom2Glm4vModel(GlmVideoModelMixin, Glm4vModel):
@@ -159,6 +176,14 @@ class VidCom2Glm46VModel(GlmVideoModelMixin, Glm46VModel):
 
 class VidCom2Glm46VForConditionalGeneration(VidCom2GenerationMixin, Glm46VForConditionalGeneration):
     config: VidCom2Glm46VConfig
+
+class VidCom2Glm5NextConfig(FamilyConfig, Glm5NextConfig): ...
+
+class VidCom2Glm5NextModel(LinearAttentionMixin, SharedIdsMixin, GridVideosMixin, Glm5NextModel):
+    config: VidCom2Glm5NextConfig
+
+class VidCom2Glm5NextForConditionalGeneration(VidCom2GenerationMixin, Glm5NextForConditionalGeneration):
+    config: VidCom2Glm5NextConfig
 
 class VidCom2Cosmos3OmniConfig(FamilyConfig, Cosmos3OmniConfig): ...
 

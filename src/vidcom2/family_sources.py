@@ -9,13 +9,17 @@ import textwrap
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 
 from .families import (
     FAMILIES,
+    GRID_ROWS,
     GRIDS,
+    HEAD_OF_GRID_ROWS,
     LINEAR_ATTENTION,
     MROPE_GRIDS,
+    MROPE_SHARED_IDS,
     POSITIONS_BY_ORDER,
     PROCESSOR_ROWS,
     SHARED_IDS,
@@ -31,7 +35,13 @@ M_ROPE = "M-RoPE positions are computed on the full prompt, and every kept token
 CHANGES: dict[str, tuple[str, ...]] = {
     GRIDS: (SHORTENS,),
     MROPE_GRIDS: (SHORTENS, M_ROPE),
-    SHARED_IDS: (SHORTENS, M_ROPE, "a prompt may have images and videos together, which the parent refuses."),
+    MROPE_SHARED_IDS: (SHORTENS, M_ROPE, "a prompt may have images and videos together, which the parent refuses."),
+    SHARED_IDS: ("a text may name the marks of a video, which the parent counts.",),
+    GRID_ROWS: (
+        "it also takes `num_chunks_per_video`, which the stock processor does not return.",
+        "`forward` leaves dropped tokens out of a stock prompt, if that is passed beside it.",
+    ),
+    HEAD_OF_GRID_ROWS: ("`get_video_features` also takes `num_chunks_per_video`.",),
     LINEAR_ATTENTION: ("prompts of a batch that continue a KV cache with different numbers of tokens are refused.",),
     POSITIONS_BY_ORDER: ("`generate` numbers tokens without padding on the left, as other models do.",),
 }
@@ -108,7 +118,8 @@ def _modeling(family: Family) -> str:
     of_ours = [_import(f"...configuration.configuration_vidcom2_{family.module}", [f"{ours}Config"])]
     of_ours += [_import("..prompt.compressed_generation", ["VidCom2GenerationMixin"])]
     mixins, head_mixins = ([_split(each) for each in group] for group in (family.mixins, family.head_mixins))
-    of_ours += sorted(_import(f".{module}", [name]) for module, name in (*mixins, *head_mixins))
+    named = sorted((*mixins, *head_mixins))
+    of_ours += [_import(f".{module}", [name for _, name in of]) for module, of in groupby(named, lambda each: each[0])]
     line_break, apart = "\n", family.frames_stand_apart
     changes = ["`get_video_features` returns the kept tokens of each video."]
     changes += [each for mixin in family.mixins for each in CHANGES[mixin]] + [APART] * apart + list(family.changes)
@@ -119,9 +130,10 @@ def _modeling(family: Family) -> str:
         *family.head_changes,
     ]
     same = "Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path."
-    if {MROPE_GRIDS, SHARED_IDS} & {*family.mixins}:
+    if {MROPE_GRIDS, MROPE_SHARED_IDS} & {*family.mixins}:
         same += " Their positions are the conversation's own, even while other chats run on the same model."
-    files = " and ".join(f"`{module}.py`" for module in dict.fromkeys(module for module, _ in mixins))
+    *others, last = (f"`{module}.py`" for module in dict.fromkeys(module for module, _ in mixins))
+    files = f"{', '.join(others)} and {last}" if others else last
     return f'''"""{family.name} with VidCom²: only what differs from the parent classes.
 
 What the family shares with others is in {files}.
@@ -157,17 +169,19 @@ What the family shares with others is in {files}.
 
 
 def _processing(stock: str) -> str:
-    row, line_break = PROCESSOR_ROWS[stock], "\n"
+    row = PROCESSOR_ROWS[stock]
+    module, mixin = _split(row.mixin)
+    line_break, own = "\n", module.removeprefix("families.")
     fields: dict[str, object] = {"frames_stand_apart": True} if row.frames_stand_apart else {}
     fields |= {} if row.placeholder is None else {"placeholder": row.placeholder}
     return f'''"""{row.of}'s processor with VidCom²: only what differs from the stock class."""
 
 from transformers import {stock}
 
-from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
+from {f"..{module}" if own == module else f".{own}"} import {mixin}
 
 
-{_class(f"VidCom2{stock}", ["VidCom2ProcessorMixin", stock])}
+{_class(f"VidCom2{stock}", [mixin, stock])}
     """`{stock}` that writes a placeholder for each video token that stays."""
 {line_break + _fields(fields) if fields else ""}'''
 

@@ -28,7 +28,8 @@ def size_of_frames(processor: ProcessorMixin) -> SizeOfFrames:
 
 
 def resized(processor: ProcessorMixin, num_frames: int, height: int, width: int) -> tuple[int, int] | None:
-    """Return the size to which the processor scales frames, given some without pixels; None if not in one step."""
+    """Return the size to which the processor scales frames, given some without pixels; None if not in one step. A
+    row of fewer frames than the others, as Kimi-K2.5 has, is scaled by itself, to the same size."""
     of_videos = cast(Any, processor).video_processor
     sizes: list[tuple[int, int]] = []
 
@@ -43,4 +44,4 @@ def resized(processor: ProcessorMixin, num_frames: int, height: int, width: int)
     num_frames = max(num_frames, frames_together(processor))
     frames = torch.empty(num_frames, 3, height, width, dtype=torch.uint8, device="meta")
     listening(videos=[frames], do_sample_frames=False, return_tensors="pt")
-    return sizes[0] if len(sizes) == 1 else None
+    return sizes[0] if len({*sizes}) == 1 else None

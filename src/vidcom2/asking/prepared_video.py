@@ -24,7 +24,15 @@ from ..processors import of_whole_prompts, placeholder_of, with_sizes_alone
 from ..video.reading import Video
 from .chats import Prompt
 from .frame_size import resized
-from .prompting import OF_TEXTS, OF_VIDEOS, check_vocabulary, frames_together, prepare_inputs, prompt_text
+from .prompting import (
+    OF_TEXTS,
+    OF_VIDEOS,
+    check_vocabulary,
+    frames_together,
+    has_grid_rows,
+    prepare_inputs,
+    prompt_text,
+)
 
 QUESTION = "⟦question⟧"  # stands for any question while the processor's text is recorded
 
@@ -225,14 +233,17 @@ def prepare_without_pixels(
     blind = of_whole_prompts(processor)
     of_videos = blind.video_processor
     preprocess, size = of_videos.preprocess, video.frames.shape[1:3]
-    scaled = resized(processor, frames_together(processor), *size) if scaled_alone else None
+    # Kimi-K2.5's scales each frame alone in any case, and pads it only where it may scale it.
+    is_to_scale = scaled_alone and not has_grid_rows(processor)
+    scaled = resized(processor, frames_together(processor), *size) if is_to_scale else None
     if scaled is not None:
         size, of_videos.do_resize = scaled, False
 
     def sizes(videos: Any, **arguments: Any) -> Any:
         made = preprocess([torch.empty((len(videos[0][0]), 3, *size), dtype=torch.uint8, device="meta")], **arguments)
         if "video_grid_thw" in made:  # before a text is written, which might fill the memory
-            _check_number(int(made["video_grid_thw"].prod()) // of_videos.merge_size**2, compression.num_tokens)
+            grids = made["video_grid_thw"][:, int(has_grid_rows(blind)) :]  # All frames of one of several rows are one.
+            _check_number(int(grids.prod(dim=1).sum()) // of_videos.merge_size**2, compression.num_tokens)
         return with_sizes_alone(made)
 
     of_videos.preprocess = sizes

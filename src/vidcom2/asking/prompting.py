@@ -26,7 +26,8 @@ from .thoughts import begun_thought
 OF_TEXTS = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 OF_VIDEOS = (
     *("video_grid_thw", "second_per_grid_ts", "video_second_per_grid", "num_frames", "num_frames_per_video"),
-    *("target_sizes_videos", "num_patches_per_frame", "video_merge_sizes", "video_compression_mask", NUM_KEPT),
+    *("target_sizes_videos", "num_patches_per_frame", "video_merge_sizes", "video_compression_mask"),
+    *("num_chunks_per_video", NUM_KEPT),
 )
 OF_TEMPLATES = ("messages", "raise_exception", "strftime_now")  # what Transformers itself hands to chat templates
 OF_THE_TOWER = ("pixel_values_videos", "video_position_ids", "video_token_pooling", "video_grids")
@@ -201,6 +202,8 @@ def prepare_inputs(
     if "target_sizes_videos" in inputs:  # MiniCPM-V's does not say which frames belong to which video.
         inputs["num_frames_per_video"] = torch.full((batch_size,), len(frames))
         inputs["num_patches_per_frame"] = torch.ones(batch_size * len(frames), dtype=torch.int64)  # without slices
+    if has_grid_rows(processor):  # Kimi-K2.5's does not say which of them belong to which video.
+        inputs["num_chunks_per_video"] = torch.full((batch_size,), len(inputs["video_grid_thw"]) // batch_size)
     spacing = spacing_of_a_part(video)
     patch = frames_together(processor)
     if spacing is not None and "second_per_grid_ts" in inputs:
@@ -238,13 +241,18 @@ def frames_together(processor: ProcessorMixin) -> int:
     return getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1)
 
 
+def has_grid_rows(processor: ProcessorMixin) -> bool:
+    """Return whether a video may have several rows of `video_grid_thw`, each of frames that are joined."""
+    return "num_chunks_per_video" in cast(Any, processor).video_processor.model_input_names
+
+
 def at_least_a_pair(processor: ProcessorMixin, video: Video) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the frames and the metadata of a video, with a single frame twice for a processor that joins pairs.
 
-    Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it.
+    Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it. Kimi-K2.5's joins what is there.
     """
     frames, metadata = video.frames, video.metadata
-    if len(frames) == 1 < frames_together(processor):
+    if len(frames) == 1 < frames_together(processor) and not has_grid_rows(processor):
         frames = np.concatenate([frames, frames])
         metadata = metadata | {"frames_indices": np.repeat(metadata["frames_indices"], 2)}
     return frames, metadata

@@ -17,6 +17,7 @@ from ..families import (
     GRIDS,
     LINEAR_ATTENTION,
     MROPE_GRIDS,
+    MROPE_SHARED_IDS,
     POSITIONS_BY_ORDER,
     PROCESSOR_ROWS,
     PROCESSORS,
@@ -73,9 +74,10 @@ def derived_row(model: PreTrainedModel, processor: Any) -> tuple[Family, str, Pr
     apart, placeholder = _written_by(processor, model.config)
     layers = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
     has_mrope = hasattr(inner, "get_rope_index")
-    if placeholder is not None and not has_mrope:
-        raise BrokenConventionError("its videos have the placeholders of images, but plain positions")
-    videos = SHARED_IDS if placeholder is not None else MROPE_GRIDS if has_mrope else GRIDS
+    if placeholder is None:
+        videos = (MROPE_GRIDS if has_mrope else GRIDS,)
+    else:
+        videos = (MROPE_SHARED_IDS,) if has_mrope else (SHARED_IDS, GRIDS)
     num_together = int(getattr(processor.video_processor, "temporal_patch_size", 1))
     family = Family(
         model_type=model.config.model_type,
@@ -84,7 +86,7 @@ def derived_row(model: PreTrainedModel, processor: Any) -> tuple[Family, str, Pr
         tiny="",
         stock_processors=(type(processor).__name__,),
         frame=f"{num_together} frames together",
-        mixins=(*((LINEAR_ATTENTION,) if layers & IN_ORDER else ()), videos),
+        mixins=(*((LINEAR_ATTENTION,) if layers & IN_ORDER else ()), *videos),
         head_mixins=(POSITIONS_BY_ORDER,) if _drops_positions(model) else (),
     )
     return family, type(processor).__name__, ProcessorRow(stem, family.module, apart, placeholder)
@@ -180,7 +182,7 @@ def _called(row: Family | ProcessorRow) -> str:
         if (value := getattr(row, field.name)) not in (field.default, (), {})
     ]
     text = f"{type(row).__name__}(\n{''.join(lines)})"
-    for name in ("GRIDS", "MROPE_GRIDS", "SHARED_IDS", "LINEAR_ATTENTION", "POSITIONS_BY_ORDER"):
+    for name in (*("GRIDS", "MROPE_GRIDS", "SHARED_IDS", "MROPE_SHARED_IDS"), "LINEAR_ATTENTION", "POSITIONS_BY_ORDER"):
         text = text.replace(repr(globals()[name]), name)
     return text
 

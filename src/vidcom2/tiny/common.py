@@ -1,9 +1,12 @@
 """Sizes, special tokens and random weights, which the tiny checkpoints of several families share."""
 
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Iterable
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+from .tokens import token_id
 
 TinyModel: TypeAlias = tuple[PreTrainedModel, ProcessorMixin]
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -40,3 +43,12 @@ def random_model(model_class: type[Model], config: Any, seed: int) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return model_class(config).eval()
+
+
+def never_written(model: PreTrainedModel, processor: ProcessorMixin, tokens: Iterable[str]) -> TinyModel:
+    """Return both, with a head whose greedy answers hold none of these tokens. They are placeholders of media, for
+    whose features a further step would ask."""
+    with torch.no_grad():
+        for token in tokens:
+            cast(Any, model).lm_head.weight[token_id(cast(Any, processor).tokenizer, token)] = 0
+    return model, processor

@@ -8,6 +8,11 @@ from transformers import (
     Glm4vMoeForConditionalGeneration,
     Glm4vProcessor,
     Glm4vVideoProcessor,
+    Glm5NextConfig,
+    Glm5NextForConditionalGeneration,
+    Glm5NextImageProcessor,
+    Glm5NextProcessor,
+    Glm5NextVideoProcessor,
     Glm46VForConditionalGeneration,
     Glm46VImageProcessor,
     Glm46VProcessor,
@@ -53,6 +58,71 @@ def tiny_glm46v(**kwargs: Any) -> TinyModel:
     """Return a stock GLM-4.6V like that of `tiny_glm4v`."""
     processors = Glm46VProcessor, Glm46VImageProcessor, Glm46VVideoProcessor
     return _tiny_glm(Glm46VForConditionalGeneration, processors, {}, **kwargs)
+
+
+def tiny_glm5_next(
+    num_experts: int = 4,
+    patch_size: int = PATCH_SIZE,
+    hidden_size: int = 32,
+    num_layers: int = 2,
+    seed: int = 0,
+    tie_word_embeddings: bool = False,
+) -> TinyModel:
+    """Return a stock GLM-5-Next with random float32 weights, and its processor. Its layers alternate between linear
+    attention and attention to the tokens that an index chooses, all of them in short prompts. The first has no experts.
+    In the others a token goes to two experts and one that all share.
+
+    Args:
+        patch_size: pixels per side of a patch; two frames take one token per 2 × 2 patches.
+    """
+    tokenizer = tiny_tokenizer([*QWEN2_TOKENS, *GLM_MARKS.values()], GLM_CHAT_TEMPLATE)
+    config = cast(Any, Glm5NextConfig)(
+        vision_config={
+            "depth": 2,
+            "num_heads": 2,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "out_hidden_size": hidden_size,
+            "projection_intermediate_size": 48,
+            "patch_size": patch_size,
+            "image_size": 4 * patch_size,
+        },
+        text_config={
+            "vocab_size": len(tokenizer),
+            **tiny_text(hidden_size, num_layers, tie_word_embeddings),
+            "num_key_value_heads": 4,
+            "layer_types": [f"{'indexed' if layer % 2 else 'linear'}_attention" for layer in range(num_layers)],
+            "linear_head_dim": 8,
+            "linear_num_heads": 4,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+            "index_n_heads": 2,
+            "index_head_dim": 16,
+            "index_kpool": 4,
+            "hc_mult": 2,
+            "mlp_layer_types": ["sparse" if layer else "dense" for layer in range(num_layers)],
+            "n_routed_experts": num_experts,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "initializer_range": 0.08,  # wide enough that answers depend on the prompt, not on the last token alone
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+        },
+        tie_word_embeddings=tie_word_embeddings,
+        **{field: token_id(tokenizer, token) for field, token in GLM_MARKS.items()},
+    )
+    model = random_model(Glm5NextForConditionalGeneration, config, seed)
+    size: dict[str, Any] = {"min_image_tokens": 1, "patch_size": patch_size}
+    processor = Glm5NextProcessor(
+        image_processor=Glm5NextImageProcessor(**size),
+        video_processor=Glm5NextVideoProcessor(**size, do_sample_frames=False),
+        tokenizer=tokenizer,
+        chat_template=GLM_CHAT_TEMPLATE,
+    )
+    return model, processor
 
 
 def _tiny_glm(

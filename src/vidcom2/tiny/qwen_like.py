@@ -3,14 +3,13 @@
 Not every supported Transformers has their classes, so each function takes them from there when it is called.
 """
 
-from typing import Any, cast
+from typing import Any
 
-import torch
 import transformers
 
-from .common import PATCH_SIZE, TinyModel
+from .common import PATCH_SIZE, TinyModel, never_written
 from .qwen import QWEN2_VL_MARKS, QWEN3_5_TEXT, experts_of_two, tiny_with_grids, tiny_with_times
-from .tokens import QWEN2_TOKENS, chat_template, tiny_tokenizer, token_id
+from .tokens import QWEN2_TOKENS, chat_template, tiny_tokenizer
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 WIDE = {"initializer_range": 0.08}  # so that answers depend on the prompt, not on the last token alone
@@ -89,10 +88,7 @@ def tiny_cohere_compass(hidden_size: int = 32, **kwargs: Any) -> TinyModel:
         marks=COHERE_MARKS,
         **kwargs,
     )
-    with torch.no_grad():  # Its answers hold no placeholder of an image, which a further step would count.
-        for token in COHERE_MARKS.values():
-            cast(Any, model).lm_head.weight[token_id(cast(Any, processor).tokenizer, token)] = 0
-    return model, processor
+    return never_written(model, processor, COHERE_MARKS.values())
 
 
 def tiny_hyperclovax_vision_v2(pixels: tuple[int, int] = (196 * 196, 196 * 280), **kwargs: Any) -> TinyModel:

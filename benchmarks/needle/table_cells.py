@@ -21,6 +21,26 @@ def load(group: str, toy: str = TOY.name) -> dict[str, Any]:
     return json.loads((RESULTS / toy / f"{group}.json").read_text())
 
 
+def together(*groups: str, toy: str = TOY.name) -> dict[str, Any]:
+    """Return groups that answer the same questions as one: the figures of the first, and the methods of the others.
+    Differences are to answers with all tokens from the same run.
+
+    Raises:
+        ValueError: if the toy or the questions of one differ.
+    """
+    first, *others = (load(group, toy) for group in groups)
+    asked = [[each["birth_certificate"][f"{what}_sha256"] for what in ("model", "data")] for each in (first, *others)]
+    if any(each != asked[0] for each in asked):
+        raise ValueError(f"{' and '.join(groups)} of {toy!r} had other questions, or another toy. Run all again.")
+    return first | {
+        "all": [*first["all"], *(row for each in others for row in each["all"][1:])],
+        "levels": {
+            level: [*rows, *(row for each in others for row in each["levels"][level][1:])]
+            for level, rows in first["levels"].items()
+        },
+    }
+
+
 def both(group: str, toys: Sequence[str] = SEEN_ALL) -> list[dict[str, Any]]:
     """Return a group's figures of each of these toys."""
     return [load(group, toy) for toy in toys]

@@ -17,7 +17,7 @@ from vidcom2.toys import TOY, TOYS
 
 from ..pages import ROOT, write_tables
 from . import hard_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LEADERBOARD_RATIOS, RATIOS, SEEN_FEW
+from .candidates import ABLATION_RATIOS, ADJUSTED, BUDGET_RATIOS, LEADERBOARD_RATIOS, RATIOS, SEEN_ALL, SEEN_FEW
 from .table_cells import (
     QWEN,
     RESULTS,
@@ -31,6 +31,7 @@ from .table_cells import (
     right,
     right_and_difference,
     row_of,
+    together,
     toys_and_ratios,
 )
 from .towers import TOWERS
@@ -63,16 +64,14 @@ TOLD_BY_KIND = ("VidCom² (paper)", "EVS", "SparseVLM", "random", "uniform_frame
 PLOTTED = ("VidCom² (paper)", OWN, "V-CAST", "EVS", "uniform_frames", "random")
 
 
-def load_leaderboard(toy: str = TOY.name) -> dict[str, Any]:
-    """Return both groups of the leaderboard as one. They answer the same questions.
+def of_the_paper(toy: str) -> dict[str, Any]:
+    """Return the paper's methods, those inside the language model among them, without its adjustment of frames."""
+    found = together("methods", "in_model", toy=toy)
 
-    Raises:
-        ValueError: if their questions are not the same.
-    """
-    by_tokens, by_attention = load("leaderboard", toy), load("leaderboard_attention", toy)
-    if by_tokens["all"][0] != by_attention["all"][0]:
-        raise ValueError(f"the groups of the leaderboard of {toy!r} differ with all tokens. Run both again.")
-    return by_tokens | {"all": by_tokens["all"] + by_attention["all"][1:]}
+    def plain(rows: list[Row]) -> list[Row]:
+        return [row for row in rows if not row["method"].endswith(ADJUSTED)]
+
+    return found | {"all": plain(found["all"]), "levels": {name: plain(rows) for name, rows in found["levels"].items()}}
 
 
 def headline(methods: dict[str, Any], of_positions: dict[str, Any]) -> str:
@@ -120,7 +119,7 @@ def by_kind(methods: dict[str, Any]) -> str:
     for ratio in sorted({row["retention_ratio"] for row in rows}, reverse=True):
         for name in dict.fromkeys(row["method"] for row in rows):
             row = row_of(rows, name, ratio)
-            if "refused" in row:
+            if row is None or "refused" in row:
                 lines.append([f"{ratio:.0%}", name, *["–"] * (len(kinds) + 3)])
                 continue
             lines.append(
@@ -378,20 +377,21 @@ def _milliseconds(value: float) -> str:
 
 def blocks() -> dict[str, str]:
     """Return name -> text for all blocks of the pages."""
-    methods, original = load("methods"), load("positions")
+    (methods, of_qwen), original = map(of_the_paper, SEEN_ALL), load("positions")
+    boards = [together("leaderboard", "leaderboard_attention", toy=toy) for toy in SEEN_ALL]
 
     made: dict[str, Callable[[], str]] = {
         "headline": lambda: headline(methods, original),
         "short": short,
         "kinds": lambda: by_kind(methods),
         "kinds-25": lambda: kinds_at(methods, 0.25),
-        "methods-qwen3-vl": lambda: variants(load("methods", QWEN), RATIOS),
-        "levels-qwen3-vl": lambda: by_level(load("methods", QWEN)),
+        "methods-qwen3-vl": lambda: variants(of_qwen, RATIOS),
+        "levels-qwen3-vl": lambda: by_level(of_qwen),
         "levels": lambda: by_level(methods),
         "positions": lambda: positions(methods, original),
         "long-positions": lambda: long_positions(load("long_positions"), load("long")),
-        "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
-        "ablations-qwen3-vl": lambda: variants(load("ablations", QWEN), ABLATION_RATIOS),
+        "ablations": lambda: variants(together("ablations", "in_model"), ABLATION_RATIOS),
+        "ablations-qwen3-vl": lambda: variants(together("ablations", "in_model", toy=QWEN), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
         "budgets-qwen3-vl": lambda: variants(load("budgets", QWEN), BUDGET_RATIOS),
         "roundings": lambda: roundings(both("roundings")),
@@ -401,7 +401,7 @@ def blocks() -> dict[str, str]:
         "repeats": lambda: repeats(load("repeats")),
         "repeats-qwen3-vl": lambda: repeats(load("repeats", QWEN)),
         "repeats-computed": lambda: repeats_computed(dict(zip(SHORT_TOYS, both("repeats"), strict=True))),
-        "both-toys": lambda: both_toys([load_leaderboard(), load_leaderboard(QWEN)]),
+        "both-toys": lambda: both_toys(boards),
         "both-toys-long": lambda: both_toys(both("long")),
         "both-toys-few": lambda: both_toys(both("leaderboard", SEEN_FEW)),
         "hard": lambda: hard_tables.hard(both("hard")),
@@ -413,12 +413,12 @@ def blocks() -> dict[str, str]:
         "tried-few": lambda: hard_tables.tried(both("hard", SEEN_FEW)),
         "chats": lambda: hard_tables.chats(both("chats")),
         "origins": origins,
-        "leaderboard": lambda: leaderboard(load_leaderboard()),
-        "leaderboard-kinds": lambda: leaderboard_by_kind(load_leaderboard()),
+        "leaderboard": lambda: leaderboard(boards[0]),
+        "leaderboard-kinds": lambda: leaderboard_by_kind(boards[0]),
         "leaderboard-long": lambda: leaderboard(load("long")),
-        "leaderboard-qwen3-vl": lambda: leaderboard(load_leaderboard(QWEN)),
+        "leaderboard-qwen3-vl": lambda: leaderboard(boards[1]),
         "leaderboard-qwen3-vl-long": lambda: leaderboard(load("long", QWEN)),
-        "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load_leaderboard(QWEN)),
+        "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(boards[1]),
         "streams": lambda: streams(TOY.name, usual=True),
         "streams-qwen3-vl": lambda: streams(QWEN, usual=True),
         "streams-all": lambda: streams(TOY.name, usual=False),

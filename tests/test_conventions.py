@@ -1,19 +1,30 @@
 """Families that no row names: which row the conventions give them, and what tells a right row from a wrong one."""
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import only
 from models import EACH_MODEL, MODELS, ModelCase
 from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
+import vidcom2
 from vidcom2 import families, load
 from vidcom2.cli.app import app
-from vidcom2.conventions.against_stock import compare_with_stock
-from vidcom2.conventions.derived_row import BrokenConventionError, derived_row, hosted, row_text
+from vidcom2.conventions import hosting
+from vidcom2.conventions.against_stock import compare_with_stock, written
+from vidcom2.conventions.derived_row import (
+    BrokenConventionError,
+    derived_row,
+    frame_side,
+    hosted,
+    noise,
+    row_text,
+)
 from vidcom2.families import FAMILIES, GRIDS, MROPE_GRIDS, MROPE_SHARED_IDS, PROCESSOR_ROWS, PROCESSORS
 from vidcom2.family_sources import written_modules
 from vidcom2.processors import restore
@@ -106,6 +117,55 @@ def test_a_family_without_a_row_is_hosted_while_it_is_compared_and_not_after(
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="is of type 'lfm3_vl'"):
         load(tmp_path)
+
+
+@pytest.mark.skipif(not FAMILIES["lfm3_vl"].runs_here, reason="this Transformers has no LFM3-VL")
+def test_a_family_without_a_row_can_be_hosted_in_a_process(without_a_row: Any, tmp_path: Path) -> None:
+    case = BY_NAME["lfm3_vl"]
+    model, processor = stock(case)
+    shown = noise(8, frame_side(processor))
+    ours, applied = copy.deepcopy((model, processor))
+    kept = written(vidcom2.apply(ours, applied), applied, [shown], ["What?"])
+    for part in (model, processor):
+        part.save_pretrained(tmp_path)
+    without_a_row("lfm3_vl")
+    model.train()
+    with pytest.warns(UserWarning, match="hosts 'lfm3_vl' by its conventions, in this process alone"):
+        vidcom2.host_family(model, processor)
+    assert type(model) is case.stock_class and model.training and not hasattr(processor, "retention_ratio")
+    with pytest.raises(ValueError, match="has classes for Lfm3Vl already"):
+        vidcom2.host_family(model, processor)
+    loaded, of_loaded = load(tmp_path)
+    assert type(loaded).__name__ == "VidCom2Lfm3VlForConditionalGeneration"
+    short = written(loaded, of_loaded, [shown], ["What?"])
+    assert torch.equal(short["input_ids"], kept["input_ids"])
+    with torch.no_grad():
+        assert torch.equal(loaded(**short).logits, ours(**kept).logits)
+
+
+@pytest.mark.parametrize("refused", ["a convention", "a comparison", "no model"])
+def test_a_family_that_a_row_cannot_host_is_not_hosted(
+    without_a_row: Any, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    name, reason = {
+        "a convention": ("llava_onevision", "'llava_onevision' needs code of its own: .*takes `video_grid_thw`"),
+        "a comparison": ("qwen2_5_vl", "'qwen2_5_vl' differs from its stock class in one video"),
+        "no model": ("qwen2_5_vl", "`model` is a str and `processor` a Qwen2_5_VLProcessor"),
+    }[refused]
+    model, processor = stock(BY_NAME[name])
+    FAMILIES.pop(name)
+    if refused == "a comparison":
+        monkeypatch.setattr(hosting, "derived_row", as_if_without_positions)
+    before = dict(PROCESSORS), dict(PROCESSOR_ROWS)
+    with pytest.raises(ValueError, match=reason):
+        vidcom2.host_family(name if refused == "no model" else model, processor)
+    assert name not in FAMILIES and before == (PROCESSORS, PROCESSOR_ROWS)
+
+
+def as_if_without_positions(model: Any, processor: Any) -> tuple[Any, ...]:
+    """Return the row of a family with M-RoPE as that of one whose tokens are numbered in order."""
+    family, *of_processor = derived_row(model, processor)
+    return dataclasses.replace(family, mixins=(GRIDS,)), *of_processor
 
 
 @pytest.mark.parametrize("wrong", ["positions", "placeholders"])

@@ -8,6 +8,7 @@ from .bulk.many import answer_many
 from .bulk.requests import AnsweredRequest
 from .checkpoints import load, tiny_model
 from .configuration.compression_settings import CompressionSettings
+from .conventions.hosting import host_family
 from .explaining.explain import explain
 from .family_classes import (
     VidCom2CohereCompassConfig,
@@ -178,6 +179,7 @@ __all__ = [
     "exact_total",
     "explain",
     "frame_budgets",
+    "host_family",
     "load",
     "load_watched",
     "most_unique_tokens",

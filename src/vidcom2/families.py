@@ -657,5 +657,6 @@ def no_class_for(what: str, model_type: object) -> str:
     return (
         f"{what} is of type {model_type!r}{f'.{meant}' if meant else ', but'} VidCom² has classes for "
         f"{', '.join(map(repr, FAMILIES))}. Take a checkpoint of such a type, in the format of Transformers and with a "
-        "vision tower, or run this one without compression. `vidcom2 check-family` says whether VidCom² could host it."
+        "vision tower, or run this one without compression. `vidcom2 check-family` says whether VidCom² could host it, "
+        "and `vidcom2.host_family` does."
     )

@@ -37,9 +37,10 @@ def compare_with_stock(model: Any, processor: Any) -> list[Comparison]:
     """Return how a model differs when VidCom² hosts it, in the order in which a reader would ask.
 
     Args:
-        model: of the stock class, whose family has a row. Afterwards it is again of that class.
+        model: of the stock class, whose family has a row. Afterwards it is again of that class, and in its mode.
         processor: its stock processor, which stays as it is.
     """
+    mode = model.training
     model.eval()
     frames = partial(noise, side=frame_side(processor))
     video, other, still = frames(8), frames(12, seed=1), frames(4).repeat_interleave(2, dim=0)
@@ -90,6 +91,7 @@ def compare_with_stock(model: Any, processor: Any) -> list[Comparison]:
     finally:
         remove(model)
         restore(short)
+        model.train(mode)
 
 
 def compared(what: str, ours: Callable[[], Tensor], others: Callable[[], Tensor]) -> Comparison:

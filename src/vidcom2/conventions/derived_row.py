@@ -153,21 +153,30 @@ def _drops_positions(model: Any) -> bool:
     return made.get("position_ids") is None
 
 
+def put_rows(family: Family, processor: str, row: ProcessorRow) -> None:
+    """Put a family into the tables, and its processor, if none of its name is there."""
+    FAMILIES[family.model_type] = family
+    if processor not in PROCESSORS:
+        PROCESSOR_ROWS[processor], PROCESSORS[processor] = row, row.processor(processor)
+    _forget(family)
+
+
+def drop_rows(family: Family, processor: str, row: ProcessorRow) -> None:
+    """Take out of the tables what `put_rows` put there."""
+    del FAMILIES[family.model_type]
+    if PROCESSOR_ROWS.get(processor) is row:
+        del PROCESSOR_ROWS[processor], PROCESSORS[processor]
+    _forget(family)
+
+
 @contextmanager
 def hosted(family: Family, processor: str, row: ProcessorRow) -> Iterator[None]:
     """Have a row in the tables while something runs."""
-    of_processor = {} if processor in PROCESSORS else {processor: row}
-    FAMILIES[family.model_type] = family
-    PROCESSOR_ROWS.update(of_processor)
-    PROCESSORS.update({stock: row.processor(stock) for stock in of_processor})
-    _forget(family)
+    put_rows(family, processor, row)
     try:
         yield
     finally:
-        del FAMILIES[family.model_type]
-        for name in of_processor:
-            del PROCESSOR_ROWS[name], PROCESSORS[name]
-        _forget(family)
+        drop_rows(family, processor, row)
 
 
 def row_text(family: Family, processor: str, row: ProcessorRow) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from vidcom2.conventions.derived_row import (
     row_text,
 )
 from vidcom2.families import FAMILIES, GRIDS, MROPE_GRIDS, MROPE_SHARED_IDS, PROCESSOR_ROWS, PROCESSORS
-from vidcom2.family_sources import written_modules
+from vidcom2.family_sources import written_modules, written_source
 from vidcom2.processors import restore
 
 REASONS = {
@@ -60,7 +61,9 @@ def case(request: pytest.FixtureRequest) -> ModelCase:
 
 @pytest.fixture
 def without_a_row() -> Any:
-    """Return a function that takes a family and its processor out of the tables. They come back to their places."""
+    """Return a function that takes a family and its processor out of the tables. They come back to their places, and so
+    do modules that were written from rows: classes that were imported before stay the ones that other tests find."""
+    modules = dict(sys.modules)
     tables: tuple[dict[str, Any], ...] = (FAMILIES, PROCESSOR_ROWS, PROCESSORS)
     before = [dict(table) for table in tables]
 
@@ -75,6 +78,11 @@ def without_a_row() -> Any:
         table.clear()
         table.update(rows)
     written_modules.cache_clear()
+    written_source.cache_clear()
+    for name in [each for each in sys.modules if "_vidcom2_" in each]:
+        if modules.get(name) is not sys.modules[name]:
+            del sys.modules[name]
+    sys.modules.update({name: module for name, module in modules.items() if "_vidcom2_" in name})
 
 
 @only(lambda case: case.family.mixins and case.name not in REASONS)

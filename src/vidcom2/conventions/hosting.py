@@ -39,16 +39,16 @@ def host_family(model: PreTrainedModel, processor: ProcessorMixin) -> None:
     if model_type in FAMILIES:
         raise OptionError(f"VidCom² has classes for {FAMILIES[model_type].name} already. Call `vidcom2.apply`.")
     try:
-        family, *of_processor = derived_row(model, processor)
+        rows = derived_row(model, processor)
     except OptionError as error:
         raise OptionError(f"{model_type!r} needs code of its own: {error}. {GUIDE}") from error
-    put_rows(family, *of_processor)
+    put_rows(*rows)
     try:
         compared = compare_with_stock(model, processor)
         if differing := [f"{each.what} ({each.difference})" for each in compared if each.difference]:
             raise OptionError(f"{model_type!r} differs from its stock class in {'; '.join(differing)}. {GUIDE}")
     except BaseException:
-        drop_rows(family, *of_processor)
+        drop_rows(*rows)
         raise
     warnings.warn(
         f"VidCom² hosts {model_type!r} by its conventions, in this process alone: {type(model).__name__} passed "

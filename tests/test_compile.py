@@ -9,6 +9,7 @@ import torch
 import transformers
 from conftest import Family, only
 from models import make_video
+from packaging import version
 from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import CompileConfig
@@ -24,6 +25,8 @@ pytestmark = only(lambda family: family.name in ("llava_onevision", "qwen3_vl"))
 
 # Stock steps look for padding by `nonzero`, or count the tokens of experts by `repeat_interleave`.
 BREAKS_GRAPHS = ("qwen4_exp", "glm5_next", "kimi_k25")
+# In older versions, steps of more families break graphs.
+IS_NEWEST = version.parse(transformers.__version__) >= version.parse("5.24")
 LONG_TO_COMPILE = ("glm5_next",)  # a case takes 45 s
 
 
@@ -96,7 +99,7 @@ def test_a_step_on_a_static_cache_is_the_stock_classs_graph(
 
     family.stock.generate(**family.one_video(), **static)
     stock_graphs, stock_breaks = len(backend.graphs), dict(counters["graph_break"])
-    assert stock_graphs > 0 and (not stock_breaks or family.case.name in BREAKS_GRAPHS)
+    assert stock_graphs > 0 and (not stock_breaks or family.case.name in BREAKS_GRAPHS or not IS_NEWEST)
     torch._dynamo.reset()
     counters.clear()
     backend.graphs.clear()

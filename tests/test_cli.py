@@ -354,6 +354,8 @@ def test_the_keys_of_json_are_those_of_the_docs(tmp_path: Path) -> None:
     assert keys_in_docs("key") == run.keys() and run["schema"] == 1
     for side in ("compressed", "uncompressed", "other"):
         assert keys_in_docs("key of a side") == run[side].keys()
+    counted = json.loads(vidcom2("count", "--frames", 8, "--json")[1])
+    assert keys_in_docs("key of a count") == counted.keys() and counted["schema"] == 1
     report = json.loads(vidcom2("env", "--json")[1])
     assert keys_in_docs("key of the report") == report.keys() and report["schema"] == 1
     write_results(tmp_path / "a.json", "Time", {"device": "cpu"}, [], complete=True)

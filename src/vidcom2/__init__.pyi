@@ -3,6 +3,7 @@
 from .applying import apply, remove
 from .asking.answer import Answer
 from .asking.ask import ask, load_watched, watch
+from .asking.counting import TokenCount, count_tokens
 from .asking.watched import Watched
 from .bulk.many import answer_many
 from .bulk.requests import AnsweredRequest
@@ -105,6 +106,7 @@ __all__ = [
     "LiveVideo",
     "LlavaVideoProcessor",
     "StreamTokens",
+    "TokenCount",
     "TokenMerge",
     "VidCom2CohereCompassConfig",
     "VidCom2CohereCompassForConditionalGeneration",
@@ -176,6 +178,7 @@ __all__ = [
     "apply",
     "ask",
     "compress",
+    "count_tokens",
     "exact_total",
     "explain",
     "frame_budgets",

@@ -101,8 +101,15 @@ def placeholder_of(processor: Any, text: str) -> str:
 def of_whole_prompts(processor: Any) -> Any:
     """Return the stock processor that offers methods all tokens of a video's whole frames, and writes a placeholder for
     each, whatever this one does. Its video processor may be changed."""
-    view = copy.copy(processor)
+    view = of_whole_frames(processor)
     restore(view)
+    return view
+
+
+def of_whole_frames(processor: Any) -> Any:
+    """Return a processor that gives all tokens of a video's whole frames to choose from, and else does the same. Its
+    video processor may be changed."""
+    view = copy.copy(processor)
     view.video_processor = of_videos = copy.copy(view.video_processor)
     for name in OF_WHOLE_FRAMES.keys() & set(dir(of_videos)):
         setattr(of_videos, name, OF_WHOLE_FRAMES[name])

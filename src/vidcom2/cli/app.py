@@ -12,6 +12,7 @@ from .chat import chat_command
 from .check_family import check_family_command
 from .console import Command, ImportOption, forget_imports, import_for_command, print_line, takes_imports, versions
 from .convert import convert_command
+from .count import count_command
 from .demo import demo_command
 from .env import env_command
 from .eval import eval_command
@@ -50,6 +51,7 @@ COMMANDS = {
     "run": run_command,
     "chat": chat_command,
     "watch": watch_command,
+    "count": count_command,
     "explain": explain_command,
     "demo": demo_command,
     "convert-llava-video": convert_command,
@@ -69,6 +71,7 @@ HELP = {
     ),
     "chat": (("stream", *SELECTION), ("vidcom2 chat clip.mp4", "vidcom2 chat --stream camera")),
     "watch": (("output", *SELECTION), ("vidcom2 watch clip.mp4", "vidcom2 chat clip.watched")),
+    "count": (("revision", *SELECTION), ("vidcom2 count clip.mp4", "vidcom2 count clip.mp4 --num-frames 128")),
     "explain": (("output", *SELECTION), ("vidcom2 explain clip.mp4", "vidcom2 explain clip.mp4 --compare evs")),
     "demo": (("port", *SELECTION), ("vidcom2 demo", "vidcom2 demo --model llava-hf/llava-onevision-qwen2-0.5b-ov-hf")),
     "bench": (

@@ -1,0 +1,91 @@
+"""`vidcom2.count_tokens` says, without weights, what `ask` and the KV cache then show."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family
+from make_clips import write_clip
+from typer.testing import CliRunner
+
+import vidcom2
+from vidcom2.asking.counting import cache_bytes
+from vidcom2.cli.app import app
+
+QUESTION = "What happens?"
+KNOWN = (
+    "llava_onevision",
+    "qwen2_vl",
+    "qwen3_vl",
+    "qwen3_5",
+    "lfm3_vl",
+    "internvl",
+)
+
+
+@pytest.fixture(scope="module")
+def video() -> vidcom2.Video:
+    frames = np.random.default_rng(0).integers(0, 255, (6, 60, 80, 3), dtype=np.uint8)
+    return vidcom2.Video.from_frames(frames, fps=1.0)
+
+
+@pytest.fixture
+def folder(family: Family, tmp_path: Path) -> Path:
+    for part in (family.model, family.processor):
+        part.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_count_is_what_the_answer_tells(family: Family, video: vidcom2.Video, folder: Path) -> None:
+    for settings in ({"retention_ratio": 0.4}, {"max_video_tokens": 30}, {"retention_ratio": 1.0}):
+        counted = vidcom2.count_tokens(video, folder, question=QUESTION, **settings)
+        answer = vidcom2.ask(video, QUESTION, str(folder), device="cpu", max_new_tokens=1, **settings)
+        assert (counted.frames, counted.seconds) == (6, video.duration)
+        assert counted.video_tokens == answer.video_tokens and counted.prompt_tokens == answer.prompt_tokens
+        assert counted.full_video_tokens == answer.full_video_tokens
+        assert counted.full_prompt_tokens == answer.full_prompt_tokens
+
+
+def test_the_command_shows_the_count(tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", [0.0, 20.0, 41.0], rate=10)
+    counted = vidcom2.count_tokens(clip)
+    shown = CliRunner().invoke(app, ["count", str(clip)]).output
+    for number in (counted.full_video_tokens, counted.video_tokens, counted.full_prompt_tokens, counted.prompt_tokens):
+        assert f" {number:,} " in shown
+    assert (
+        "3 frames of" in shown and f"One frame stands for {counted.seconds / 3:.0f} seconds" in shown and " kB" in shown
+    )
+    told = json.loads(CliRunner().invoke(app, ["count", str(clip), "--json"]).output)
+    assert told == {"schema": 1} | dataclasses.asdict(counted)
+    shown = CliRunner().invoke(app, ["count", str(clip), "--compression-rounding", "ceil"]).output
+    assert shown.count("depends on the video") == 2
+
+
+def test_a_number_that_depends_on_the_video_is_not_told(family: Family, video: vidcom2.Video, folder: Path) -> None:
+    if not family.case.family.runs_stock_prompts:
+        return
+    counted = vidcom2.count_tokens(video, folder, compression_rounding="ceil")
+    assert (counted.video_tokens, counted.prompt_tokens, counted.cache_bytes) == (None, None, None)
+    assert counted.full_video_tokens > 0
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_the_cache_is_as_large_as_it_says(family: Family, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it says nothing, layers keep something else than keys and values of all heads."""
+    text: Any = family.stock.config.get_text_config()
+    if window is not None and "sliding_attention" not in (getattr(text, "layer_types", None) or ()):
+        return
+    if window is not None:
+        monkeypatch.setattr(text, "sliding_window", window)
+    inputs: Any = family.one_video()
+    with torch.no_grad():
+        cache = family.stock(**inputs, use_cache=True).past_key_values
+    held = [each for layer in cache.layers for each in (getattr(layer, "keys", None), getattr(layer, "values", None))]
+    size = sum(each.numel() * each.element_size() for each in held if each is not None)
+    said = cache_bytes(family.stock.config, inputs["input_ids"].shape[1])
+    assert said in (size, None)
+    assert said is not None or family.case.name not in KNOWN

@@ -166,6 +166,17 @@ def test_the_short_help_has_the_usual_options_and_examples_and_says_how_to_see_t
     assert set(re.findall(r"--[\w-]+", shown)) < set(re.findall(r"--[\w-]+", everything))
 
 
+def test_names_of_python_and_files_are_answered_with_the_command() -> None:
+    for name, command in (
+        ("ask", "vidcom2 run"),
+        ("count-tokens", "vidcom2 count"),
+        ("clip.mp4", "vidcom2 run clip.mp4"),
+    ):
+        code, _, error = vidcom2(name, "clip.mp4")
+        assert code == 2 and f"No such command '{name}'" in error and command in error
+    assert "vidcom2 run" not in vidcom2("runn")[2]
+
+
 def test_the_video_is_positional_and_its_option_and_short_names_of_settings_work_too() -> None:
     options = ["--frames", 4, "--ratio", 0.5, "--method", "evs", "--repeats", 1, "--max-new-tokens", 1, "--json"]
     clip, runs = TOY.clips[1].path, []

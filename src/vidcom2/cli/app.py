@@ -10,7 +10,16 @@ import typer
 from .bench import bench_command
 from .chat import chat_command
 from .check_family import check_family_command
-from .console import Command, ImportOption, forget_imports, import_for_command, print_line, takes_imports, versions
+from .console import (
+    Command,
+    Commands,
+    ImportOption,
+    forget_imports,
+    import_for_command,
+    print_line,
+    takes_imports,
+    versions,
+)
 from .convert import convert_command
 from .count import count_command
 from .demo import demo_command
@@ -22,6 +31,7 @@ from .run import run_command
 from .watch import watch_command
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode=None,  # click's own help fits into any terminal
     pretty_exceptions_enable=False,

@@ -27,7 +27,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from ..checks import import_methods
 from ..configuration.compression_settings import CompressionSettings
@@ -50,6 +50,9 @@ ImportOption = Annotated[
         show_default=False,
     ),
 ]
+# Names of the package in Python that are not those of commands.
+COMMAND_OF = {"ask": "run", "answer_many": "run", "load_watched": "chat"}
+COMMAND_OF |= {"count_tokens": "count", "host_family": "check-family"}
 ALIASES = {"compression_method": ["--method"], "retention_ratio": ["--ratio"]}
 HELP_ALL = "vidcom2.help_all"  # marks the context of a command whose help shows all options
 HYPHEN = "\0"  # stands for a hyphen while lines are broken, which happens at hyphens too
@@ -124,6 +127,19 @@ def video_as_argument(words: list[str]) -> list[str]:
 
 def _is_short(ctx: Any) -> bool:
     return bool(ctx.obj[0]) and HELP_ALL not in ctx.meta
+
+
+class Commands(TyperGroup):
+    """The commands of `vidcom2`. A user of the package in Python may try its names, and a newcomer a video alone."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, of_python = args[0], args[0].replace("-", "_")
+        if self.get_command(ctx, name) is None:
+            if (command := COMMAND_OF.get(of_python)) is not None:
+                ctx.fail(f"No such command {name!r}. What `vidcom2.{of_python}` does, `vidcom2 {command}` does here.")
+            if "." in name:
+                ctx.fail(f"No such command {name!r}. To ask about a video: vidcom2 run {name}")
+        return super().resolve_command(ctx, args)
 
 
 class Command(TyperCommand):

@@ -34,7 +34,12 @@ class RunOptions(VideoOptions):
     video: MaybeWatchedArgument = None
     prompt: Annotated[
         str | None,
-        typer.Option(help="Question about the video.", show_default=f"{DEFAULT_PROMPT}, or the question of the clip"),
+        typer.Option(
+            "--prompt",
+            "--question",
+            help="Question about the video.",
+            show_default=f"{DEFAULT_PROMPT}, or the question of the clip",
+        ),
     ] = None
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of the answer, in tokens.", min=1)] = 64
     chat_template_kwargs: TemplateOption = None

@@ -51,16 +51,16 @@ def test_a_count_is_what_the_answer_tells(family: Family, video: vidcom2.Video, 
 
 
 def test_the_command_shows_the_count(tmp_path: Path) -> None:
-    clip = write_clip(tmp_path / "clip.mp4", [0.0, 20.0, 41.0], rate=10)
-    counted = vidcom2.count_tokens(clip)
-    shown = CliRunner().invoke(app, ["count", str(clip)]).output
+    clip = write_clip(tmp_path / "clip.mp4", [0.0, 20.0, 41.0, 60.0], rate=10)
+    counted = vidcom2.count_tokens(clip, num_frames=3)
+    shown = CliRunner().invoke(app, ["count", str(clip), "--num-frames", "3"]).output
     for number in (counted.full_video_tokens, counted.video_tokens, counted.full_prompt_tokens, counted.prompt_tokens):
         assert f" {number:,} " in shown
-    assert (
-        "3 frames of" in shown and f"One frame stands for {counted.seconds / 3:.0f} seconds" in shown and " kB" in shown
-    )
-    told = json.loads(CliRunner().invoke(app, ["count", str(clip), "--json"]).output)
-    assert told == {"schema": 1} | dataclasses.asdict(counted)
+    assert "3 frames of" in shown and " kB" in shown
+    told = CliRunner().invoke(app, ["count", str(clip), "--num-frames", "3", "--json"])
+    assert json.loads(told.stdout) == {"schema": 1} | dataclasses.asdict(counted)
+    assert f"are one in {counted.seconds / 3:.0f} seconds" in told.stderr and "take more (--num-frames)" in told.stderr
+    assert "are one in" not in CliRunner().invoke(app, ["count", str(clip)]).stderr  # which has no more
     shown = CliRunner().invoke(app, ["count", str(clip), "--compression-rounding", "ceil"]).output
     assert shown.count("depends on the video") == 2
 

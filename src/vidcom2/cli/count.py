@@ -14,11 +14,10 @@ from ..finding_checkpoints import resolve
 from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..toys import shown_with
-from .console import one_line_errors, out, print_line, progress_of, status, takes_fields, takes_settings
-from .loading import FramesOption, ModelOption, VideoArgument, announce_demo, print_lost
+from .console import one_line_errors, out, progress_of, status, takes_fields, takes_settings
+from .loading import FramesOption, ModelOption, VideoArgument, announce_demo, print_lost, say_if_sparse
 
 SCHEMA = 1
-SPARSE = 5  # seconds for each frame, from which a hint says how to take more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +49,7 @@ def count_command(options: CountOptions) -> None:
             from ..video.reading import read_video
         with progress_of("Reading the video") as progress:
             video = read_video(shown, options.num_frames, progress)
+        say_if_sparse(video, options.num_frames)
         with status("Counting ..."):
             counted = count_of(resolved, video)
         if options.as_json:
@@ -68,7 +68,4 @@ def count_command(options: CountOptions) -> None:
             sizes = (counted.full_cache_bytes, counted.cache_bytes)
             table.add_row("its KV cache", *("" if each is None else decimal(each) for each in sizes))
         out.print(table)
-        apart = counted.seconds / counted.frames
-        if apart > SPARSE:
-            print_line(f"One frame stands for {apart:.0f} seconds of the video. `--num-frames` takes more of them.")
         print_lost(video.lost)

@@ -52,6 +52,7 @@ TemplateOption = Annotated[
         help="Values for the model's chat template as JSON, such as '{\"enable_thinking\": false}'.", show_default=False
     ),
 ]
+SPARSE = 5  # seconds for each frame
 NEEDS_FRAMES = ("num_frames", "scale_while_reading", "repeats", "against", "as_json")  # options
 FramesOption = Annotated[
     int, typer.Option("--num-frames", "--frames", help="Frames sampled evenly from the video.", min=1)
@@ -142,6 +143,7 @@ def load_with_video(options: VideoOptions, scale_while_reading: bool = False) ->
         size = size_of_frames(loaded.processor)
     with progress_of("Reading the video") as progress:
         frames = read_video(shown, options.num_frames, progress, size=size)
+    say_if_sparse(frames, options.num_frames)
     # Transformers shows its own progress bars while it downloads files and loads weights.
     return frames, loaded or load_resolved(resolved)
 
@@ -182,6 +184,18 @@ def announce_demo(model: str | None, video: str | None = "", command: str = "run
         lines.append(f"The video is the clip that comes with vidcom2. For another: `vidcom2 {command} FILE`.")
     if lines:
         out.print(Panel("\n".join(lines), title="Demo", border_style="yellow", expand=False, width=min(100, out.width)))
+
+
+def say_if_sparse(video: "Video", num_frames: int) -> None:
+    """Say if so many frames were asked for that much may happen between two of them, unless there are no others."""
+    apart = video.duration / len(video.frames)
+    if apart >= SPARSE and len(video.frames) == num_frames:
+        err.print(
+            f"{len(video.frames)} frames of {video.duration:,.0f} seconds are one in {apart:.0f} seconds. For details, "
+            "take more (--num-frames).",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def print_lost(lost: int) -> None:

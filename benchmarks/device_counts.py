@@ -293,7 +293,8 @@ def count_stages(model: Any, inputs: dict[str, Any]) -> tuple[dict[str, Asked], 
     def note(name: str) -> Callable[..., None]:
         return lambda *_: at.update({name: device.asked}) if name == "encoded" or name not in at else None
 
-    tower, language_model = _part(model.model, TOWERS), _part(model.model, LANGUAGE_MODELS)
+    inner = getattr(model, "model", model)  # Nemotron's own class is one
+    tower, language_model = _part(inner, TOWERS), _part(inner, LANGUAGE_MODELS)
     hooks = [
         tower.register_forward_pre_hook(note("begun")),
         tower.register_forward_hook(note("encoded")),

@@ -269,6 +269,10 @@ class Family:
         processor: Any = copy.copy(self.processor)
         if self.case.one_video_a_prompt:  # though the model takes more
             processor.validate_inputs = lambda **_: None
+        if self.case.one_kind_a_call and len(media) > 1:
+            pytest.skip("images and videos in one call are refused, as tests/test_nemotron.py checks")
+        if self.case.one_prompt_a_call and len(prompts) > 1 and "videos" in media:
+            return joined_prompts(processor, prompts, media, **arguments)
         inputs = processor(text=prompts, **media, **arguments)
         if self.case.takes_one_kind and not self.is_short and len(media) > 1:
             images = self.processor.image_processor(media["images"], return_tensors="pt")
@@ -312,6 +316,22 @@ def as_taken(model: Any, inputs: Any) -> dict[str, Any]:
 
 def _tells_rows(module: Any) -> bool:
     return "num_chunks_per_video" in getattr(type(module), "video_arguments", ())
+
+
+def joined_prompts(processor: Any, prompts: list[str], media: dict[str, list], **arguments: Any) -> BatchFeature:
+    """Return what a processor makes of each prompt, padded and joined."""
+    tokens = {"images": processor.image_token, "videos": processor.video_token}
+    of_prompts = {kind: by_prompt(prompts, tokens[kind], media[kind]) for kind in media}
+    made = []
+    for number, prompt in enumerate(prompts):
+        own = {kind: each[number] for kind, each in of_prompts.items() if each[number]}
+        made.append(processor(text=[prompt], **own, **arguments))
+    texts = [{name: each[name][0].tolist() for name in ("input_ids", "attention_mask")} for each in made]
+    padded = processor.tokenizer.pad(texts, return_tensors="pt", padding_side=arguments["padding_side"])
+    names = dict.fromkeys(name for each in made for name in each if name not in padded)
+    return BatchFeature(
+        dict(padded) | {name: torch.cat([each[name] for each in made if name in each]) for name in names}
+    )
 
 
 def load_stock(case: ModelCase, folder: Path, **kwargs: Any) -> PreTrainedModel:

@@ -14,9 +14,11 @@ from packaging import version
 from safetensors.torch import save_file
 from transformers import BatchFeature, PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from videos_as_images import (
+    FRAMES,
     InternVLWithVideos,
     KimiK25WithVideos,
     MiniCPMV4_6WithVideos,
+    NemotronInOneClass,
     PerceptionLMWithVideos,
     SmolVLMWithVideos,
     frame_places,
@@ -57,6 +59,12 @@ class ModelCase:
     adds_features: bool = False
     patches_are_images: bool = False  # whether a patch of `pixel_values_videos` has its axes, as an image has
     one_video_a_prompt: bool = False  # whether the stock processor refuses a second one
+    # Whether the stock processor takes videos only with a single prompt. The tests join what it makes of each.
+    one_prompt_a_call: bool = False
+    # Whether the stock class has no inner model, since its language model has the head.
+    in_one_class: bool = False
+    # Whether images and videos have the same placeholders without marks, so that ours refuses them in one call, too.
+    one_kind_a_call: bool = False
     keeps_sizes: bool = False  # whether the processor bounds only the size of a whole video, not that of a frame
     # Whether the processor passes frames as rows of `pixel_values`. The tests pass them as `pixel_values_videos`, which
     # the stock class does not take: `compared_class` is one that does.
@@ -469,6 +477,25 @@ MODELS = [
         one_video_a_prompt=True,
         can_tie=False,
     ),
+    ModelCase(
+        name="nemotron_h_omni",
+        compared_class=NemotronInOneClass,
+        build_arguments={"patch_size": 10, "frame_tokens": 12, "seed": 2},
+        grid=(3, 4),
+        files_frames_per_frame=2,
+        video_inputs=("pixel_values_videos",),
+        image_inputs=("pixel_values", "image_grid_hw"),
+        legacy_prefixes={"": ""},
+        frames_stand_apart=True,
+        grouped=False,
+        recurrent=True,
+        reads_positions=False,
+        one_prompt_a_call=True,
+        in_one_class=True,
+        refuses_both=True,
+        one_kind_a_call=True,
+        can_tie=False,
+    ),
 ]
 
 
@@ -490,6 +517,7 @@ HELD_IN_OTHER_PARTS = dict.fromkeys(
     "glm5_next": (".experts.", ".conv1d."),
     "kimi_k25": (".experts.", ".vision_tower."),
     "molmo2": (".embed_tokens.", ".self_attn.", ".mlp."),
+    "nemotron_h_omni": (".experts.", ".attention."),
 }
 CASES_THAT_LOAD = [case for case in MODELS if case.loads_here]
 EACH_MODEL = [pytest.param(case, id=case.name, marks=_marks(case)) for case in MODELS]
@@ -543,7 +571,8 @@ def chat_prompt(processor: Any, question: str, videos: int = 0, images: int = 0)
 
 def placeholder_id(config: PreTrainedConfig) -> int:
     """Return the id of the tokens that stand for a video's in a processor's prompt."""
-    return config.image_token_id if marks_of(config) or hasattr(config, "frame_marks") else config.video_token_id
+    shares = marks_of(config) or hasattr(config, "frame_marks") or config.model_type == "nemotron_h_omni"
+    return config.image_token_id if shares else config.video_token_id
 
 
 def marks_of(config: PreTrainedConfig) -> list[int]:
@@ -556,7 +585,7 @@ def video_places(config: PreTrainedConfig, input_ids: torch.Tensor) -> torch.Ten
     """Return which tokens stand for a video's, token by token: bool, of the same shape (..., L)."""
     if input_ids.ndim > 1:
         return torch.stack([video_places(config, row) for row in input_ids])
-    if hasattr(config, "frame_marks"):
+    if hasattr(config, "frame_marks") or config.model_type in FRAMES:
         return frame_places(config, input_ids)
     marks, places = marks_of(config), []
     within = not marks

@@ -273,6 +273,7 @@ WRITTEN_TIMES: dict[str, tuple[str, Callable[[np.ndarray], str]]] = {
     "molmo2": (r"([0-9.]+) <frame_start>", lambda seconds: f"{seconds[0]:.1f}"),
     "smolvlm": (r"Frame from (\d\d:\d\d):", minutes),
     "kimi_k25": (r"00:00:(\d\d\.\d{3})<", lambda seconds: f"{int(seconds[0]):02d}.{int(seconds[0] % 1 * 1000):03d}"),
+    "nemotron_h_omni": (r"Frame \d+ sampled at ([0-9.]+) seconds", lambda seconds: f"{seconds[0]:.2f}"),
     **dict.fromkeys(
         (
             *("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "cosmos3_omni", "cosmos3_edge"),

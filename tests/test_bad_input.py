@@ -374,7 +374,7 @@ def test_a_mask_that_hides_a_placeholder_of_a_dropped_token_or_of_an_image_is_re
         assert_all_refuse(family, dict(inputs) | {"attention_mask": mask}, f"hides {len(hidden)} placeholders of")
 
 
-@only(lambda family: family.native)
+@only(lambda family: family.native and not family.in_one_class)
 def test_an_inner_model_built_from_a_stock_config_works(family: Family) -> None:
     inner = type(family.model.model)(family.stock.config).eval()
     inner.load_state_dict(family.stock.model.state_dict())

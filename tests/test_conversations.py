@@ -232,6 +232,8 @@ def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: st
     ratio = ratios[0] if first == "video" else ratios[1]
     has_types = family.case.mrope or family.case.frames_are_images
     types = {"mm_token_type_ids": token_types(family.model.config, ids)} if has_types else {}
+    if family.case.one_kind_a_call and {first, second} == {"image", "video"}:
+        pytest.skip("images and videos in one call are refused")
     from_scratch = family.model(input_ids=ids, **media, **types, retention_ratio=ratio).logits[:, -1]
     cache = family.model(**one, use_cache=True, retention_ratio=ratios[0]).past_key_values
     new = {"video": family.videos_of, "image": family.images_of}[second](other)

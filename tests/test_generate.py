@@ -108,13 +108,12 @@ def fails_in_the_parent(family: Family, mode: str, kind: str) -> bool:
     if mode == "chunked_prefill" and (masked or family.case.own_outputs):
         return True
     repeats = not MODES[mode].keys().isdisjoint(REPEATING)
-    if (family.case.refuses_both and kind == "image_and_video") or (
-        family.case.shares_ids and mode == "chunked_prefill"
-    ):
+    shares_ids = family.case.shares_ids or family.case.one_kind_a_call
+    if (family.case.refuses_both and kind == "image_and_video") or (shares_ids and mode == "chunked_prefill"):
         return True
     if not repeats:
         return False
-    if family.case.shares_ids:
+    if shares_ids:
         return True
     features = family.stock.model.get_video_features(**family.videos_of(family.one_video())).pooler_output
     return features[0].ndim == 3

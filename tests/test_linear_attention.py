@@ -67,7 +67,7 @@ def test_a_second_turn_of_a_batch_equals_each_row_alone(family: Family, by: str,
 
     def second_turn(inputs: BatchFeature) -> list[Tensor]:
         """Return the logits of both turns, and the states after them."""
-        cache = StaticCache(family.model.config.get_text_config(), max_cache_len=200) if kind == "static" else None
+        cache = StaticCache(family.model.config.get_text_config(), max_cache_len=300) if kind == "static" else None
         turn = answered(family, inputs, past_key_values=cache)
         question = questions(family, "Why") * len(inputs["input_ids"])
         given = next_turn(turn, inputs, question)

@@ -132,6 +132,7 @@ def test_the_prompt_says_when_the_first_token_of_each_virtual_frame_was_shown(
     ]
 
 
+@only(lambda family: family.name != "nemotron_h_omni")  # whose processor fails on tensors without values
 def test_a_question_needs_no_frames_in_memory(
     family: Family, frames: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,9 +45,10 @@ def record(module, arguments):
     name = type(module).__name__
     if name.endswith("ForConditionalGeneration"):
         record.code = type(module).__module__
-    elif name.endswith("DecoderLayer") and arguments[0].shape[1] > 1:
-        mixer = next(getattr(module, name) for name in ("linear_attn", "conv", "self_attn") if hasattr(module, name))
-        if mixer.layer_idx > 0:
+    elif name.endswith(("DecoderLayer", "NemotronHBlock")) and arguments[0].shape[1] > 1:
+        names = ("linear_attn", "conv", "self_attn", "mixer")
+        mixer = next(getattr(module, name) for name in names if hasattr(module, name))
+        if getattr(mixer, "layer_idx", 1) > 0:
             return
         entry = {"length": arguments[0].shape[1], "code": record.code, "package": "vidcom2" in sys.modules}
         with open(os.environ["PREFILL_RECORD"], "a") as file:
@@ -286,7 +287,7 @@ def test_a_chat_about_a_video_file_is_compressed_and_answered_by_the_code_beside
     (choice,) = response["choices"]
     assert choice["message"] == {"role": "assistant", "content": expected.answer}
     assert choice["finish_reason"] == "length"
-    assert expected.answer != expected.uncompressed_answer
+    assert expected.answer != expected.uncompressed_answer or published.case.in_one_class  # the tiny Nemotron's
     assert response["usage"] == {
         "prompt_tokens": expected.short_length,
         "completion_tokens": NEW_TOKENS,

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import pre_tokenizers
 from torch import Tensor
 from transformers import (
@@ -34,6 +35,7 @@ SPACE, LINE, OTHER, PLACEHOLDER = "Ġ", "Ċ", "<>", "#"
 GLOBAL = "@"  # the token that opens an image of SmolVLM's that is no tile of a larger one
 FRAMES = {  # The first group is what a video's first frame has.
     "internvl": rf"Frame(1(?=:))?\d*:{SPACE}[{OTHER}](#+)[{OTHER}]",
+    "nemotron_h_omni": rf"[Ff]rame{SPACE}(1(?!\\d))?[^#]*?:{SPACE}[{OTHER}](#+)[{OTHER}]",
     "smolvlm": rf"(video\.{LINE})?{LINE}Frame{SPACE}from{SPACE}\d+:\d+:[{OTHER}]{GLOBAL}(#+)[{OTHER}]",
 }
 
@@ -52,6 +54,8 @@ def frames_in(config: PreTrainedConfig, input_ids: Tensor) -> list[tuple[bool, r
         for token in input_ids.tolist()
     ).replace("#<#", "#>#")
     frames = [(found[1] is not None, range(*found.span(2))) for found in re.finditer(FRAMES[config.model_type], text)]
+    if config.model_type == "nemotron_h_omni":
+        return frames
     return [(is_first, places) for is_first, places in frames if len(places) == tokens_of_a_tile(config)]
 
 
@@ -135,7 +139,7 @@ def split_pixels(config: PreTrainedConfig, inputs: BatchFeature) -> BatchFeature
         return with_numbers_of_frames(config, inputs)
     if config.model_type == "kimi_k25":
         return with_numbers_of_rows(inputs)
-    if config.model_type == "perception_lm":  # only the features of its frames are those of images
+    if config.model_type in ("perception_lm", "nemotron_h_omni"):  # whose processors pass videos by themselves
         return inputs
     firsts = [is_first for prompt in inputs["input_ids"] for is_first, _ in frames_in(config, prompt)]
     if "pixel_values" not in inputs or not firsts:
@@ -260,3 +264,12 @@ class PerceptionLMWithVideos(TellsVideosApart, PerceptionLMForConditionalGenerat
 
     def get_image_features(self: Any, *args: Any, **kwargs: Any) -> ModelOutput:
         return self.model.get_image_features(*args, **kwargs)
+
+
+class NemotronInOneClass(TellsVideosApart, getattr(transformers, "NemotronH_Omni_Reasoning_V3", object)):  # since 5.24
+    @property
+    def model(self) -> Any:
+        return self
+
+
+NemotronInOneClass.inner_class = NemotronInOneClass  # pyright: ignore[reportAttributeAccessIssue]

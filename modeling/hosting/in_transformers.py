@@ -221,13 +221,14 @@ def is_2d(mask: Any) -> TypeGuard[Tensor]:
     return isinstance(mask, Tensor) and mask.ndim == 2
 
 
-def take_parents_signatures(model_class: type, mixin: type, *names: str) -> None:
+def take_parents_signatures(model_class: type, mixin: type, *names: str, behind: type | None = None) -> None:
     """Give the methods that a class inherits from a mixin, which take `**kwargs`, the signatures of the parent's.
 
-    `generate`, `Trainer` and the pipelines look at the names of `forward`'s arguments to decide what to pass.
+    `generate`, `Trainer` and the pipelines look at the names of `forward`'s arguments to decide what to pass. The
+    parent comes after the mixin, or after another that has these methods too, `behind`.
     """
     for name in names:
-        ours, parents = getattr(mixin, name), _parents_method(model_class, mixin, name)
+        ours, parents = getattr(mixin, name), _parents_method(model_class, behind or mixin, name)
         if getattr(model_class, name) is ours and parents is not None:
             inner: Any = getattr(model_class, "inner_class", model_class)
             setattr(model_class, name, _with_signature(ours, parents, inner.video_arguments))
@@ -443,7 +444,8 @@ def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, An
         inputs = inputs | {"attention_mask": mask}
     if has_gaps and uses_flash and num_rows == 1:
         if "linear_attention" in (getattr(text_config, "layer_types", None) or ()):
-            return inputs | {"position_ids": _with_order(position_ids, cache)}
+            order, is_read = _with_order(position_ids, cache), getattr(text_config, "rope_parameters", None) is not None
+            return inputs | {"position_ids": order if is_read else order[0]}  # Nemotron-H's layers read none.
         inputs = inputs | _lengths_of_one_sequence(position_ids, cache)
     return inputs
 

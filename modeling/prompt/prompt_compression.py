@@ -632,7 +632,7 @@ def _ready(features: Any) -> VidCom2VideoFeatures:
 
 def video_id_of(config: Any) -> int:
     """Return the id of a video's placeholders; -1, which no token of a prompt has, if it is that of images, too."""
-    return -1 if config.video_token_id == config.image_token_id else config.video_token_id
+    return -1 if config.video_token_id in (None, config.image_token_id) else config.video_token_id
 
 
 def is_prepared(inputs: dict[str, Any]) -> bool:

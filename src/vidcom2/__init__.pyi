@@ -73,6 +73,10 @@ from .modeling.families.modeling_vidcom2_minicpmv4_6 import (
     VidCom2MiniCPMV4_6ForConditionalGeneration,
 )
 from .modeling.families.modeling_vidcom2_molmo2 import VidCom2Molmo2Config, VidCom2Molmo2ForConditionalGeneration
+from .modeling.families.modeling_vidcom2_nemotron_h_omni import (
+    VidCom2NemotronHOmniConfig,
+    VidCom2NemotronHOmniForConditionalGeneration,
+)
 from .modeling.families.modeling_vidcom2_perception_lm import (
     VidCom2PerceptionLMConfig,
     VidCom2PerceptionLMForConditionalGeneration,
@@ -146,6 +150,8 @@ __all__ = [
     "VidCom2MiniCPMV4_6ForConditionalGeneration",
     "VidCom2Molmo2Config",
     "VidCom2Molmo2ForConditionalGeneration",
+    "VidCom2NemotronHOmniConfig",
+    "VidCom2NemotronHOmniForConditionalGeneration",
     "VidCom2PerceptionLMConfig",
     "VidCom2PerceptionLMForConditionalGeneration",
     "VidCom2Qwen2VLConfig",

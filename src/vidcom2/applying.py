@@ -182,7 +182,7 @@ def _class_for(model: PreTrainedModel) -> Any:
             f"{' and '.join(each.__name__ for each in ours)} of this family. Load the checkpoint with one of these."
         )
     _check_exact("`model`", type(model), stock, ours[stock])
-    if ours[stock] is with_head:
+    if ours[stock] is with_head and with_head.inner_class is not with_head:
         inner = _stock_class(with_head.inner_class)
         _check_exact("`model.model`", type(model.model), inner, with_head.inner_class)
     return ours[stock]
@@ -212,7 +212,7 @@ def _turn(model: nn.Module, loaded: PreTrainedModel, new_class: Any, config_of_n
     """Change the class of a model, and of its inner model if it has a head. If this raises, nothing has changed."""
     inner_class = getattr(new_class, "inner_class", None) or getattr(type(loaded), "inner_class", None)
     changes: list[tuple[nn.Module, type]] = [(loaded, new_class)]
-    if inner_class is not None:
+    if inner_class is not None and inner_class not in (new_class, type(loaded)):
         changes.append((loaded.model, inner_class if _is_ours(new_class) else _stock_class(inner_class)))
     rebound = [
         (holder, name, method)

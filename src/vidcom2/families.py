@@ -292,6 +292,7 @@ PROCESSORS: dict[str, str] = {
         ("VideoLlama3", "vidcom2_video_llama_3"),
         ("MiniCPMV4_6", "vidcom2_minicpmv4_6"),
         ("Molmo2", "vidcom2_molmo2"),
+        ("NemotronH_Omni_Reasoning_V3", "vidcom2_nemotron_h_omni"),
     )
 } | {"UncompressedLlavaVideoProcessor": "processing_llava_video.LlavaVideoProcessor"}
 PROCESSORS |= {stock: row.processor(stock) for stock, row in PROCESSOR_ROWS.items()}
@@ -629,6 +630,15 @@ FAMILIES: dict[str, Family] = {
             stock_processors=("Molmo2Processor",),
             frame="a frame: 9 × 9 tokens",
             since="5.20",
+        ),
+        Family(
+            model_type="nemotron_h_omni",
+            name="Nemotron 3 Omni",
+            classes="VidCom2NemotronHOmni",
+            tiny="tiny.nemotron.tiny_nemotron_h_omni",
+            stock_processors=("NemotronH_Omni_Reasoning_V3Processor",),
+            frame=PAIR_OF_32,
+            since="5.24",
         ),
     )
 }

@@ -116,6 +116,20 @@ def of_whole_frames(processor: Any) -> Any:
     return view
 
 
+def normalizes_on_the_cpu(of_videos: Any) -> bool:
+    """Return whether a video processor fails on frames elsewhere, as Nemotron's does, whose means are on the CPU."""
+    return hasattr(of_videos, "norm_mean")
+
+
+def frames_without_values(of_videos: Any, *sizes: int) -> torch.Tensor:
+    """Return frames from which a video processor can tell what it makes of a video of these sizes: their number, height
+    and width."""
+    length, height, width = sizes
+    if normalizes_on_the_cpu(of_videos):
+        return torch.zeros((), dtype=torch.uint8).expand(length, 3, height, width)
+    return torch.empty((length, 3, height, width), dtype=torch.uint8, device="meta")
+
+
 def with_sizes_alone(made: dict[str, Any]) -> dict[str, Any]:
     """Return what a video processor made of frames without values, so that a processor can write their text. It may
     read a size with NumPy, and counts the tokens that a mask leaves: all of them."""

@@ -2,11 +2,10 @@
 
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 from transformers import ProcessorMixin
 
-from ..processors import of_whole_prompts
+from ..processors import frames_without_values, of_whole_prompts
 from ..video.reading import SizeOfFrames
 from .prompting import frames_together
 
@@ -42,6 +41,6 @@ def resized(processor: ProcessorMixin, num_frames: int, height: int, width: int)
     listening.resize = resize
     # Processors that join frames in pairs may refuse a single one.
     num_frames = max(num_frames, frames_together(processor))
-    frames = torch.empty(num_frames, 3, height, width, dtype=torch.uint8, device="meta")
+    frames = frames_without_values(of_videos, num_frames, height, width)
     listening(videos=[frames], do_sample_frames=False, return_tensors="pt")
     return sizes[0] if len({*sizes}) == 1 else None

@@ -20,7 +20,7 @@ from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
 from ..modeling.prompt.processing_short_prompts import group_sizes, with_fewer
 from ..modeling.prompt.prompt_compression import VIDEO
-from ..processors import of_whole_prompts, placeholder_of, with_sizes_alone
+from ..processors import frames_without_values, of_whole_prompts, placeholder_of, with_sizes_alone
 from ..video.reading import Video
 from .chats import Prompt
 from .frame_size import resized
@@ -199,7 +199,7 @@ def prepare_video(
     if "mm_token_type_ids" in inputs:
         of_ids = zip(inputs["input_ids"].flatten().tolist(), inputs["mm_token_type_ids"].flatten().tolist())
         types = {token: kind for token, kind in of_ids if kind}
-    elif cast(Any, processor).video_token not in made:
+    elif "num_frames" in inputs and cast(Any, processor).video_token not in made:
         types = {recorder.convert_tokens_to_ids(placeholder_of(processor, made)): VIDEO}
     prepared = PreparedVideo(
         video=video.without_pixels(),
@@ -240,7 +240,7 @@ def prepare_without_pixels(
         size, of_videos.do_resize = scaled, False
 
     def sizes(videos: Any, **arguments: Any) -> Any:
-        made = preprocess([torch.empty((len(videos[0][0]), 3, *size), dtype=torch.uint8, device="meta")], **arguments)
+        made = preprocess([frames_without_values(of_videos, len(videos[0][0]), *size)], **arguments)
         if "video_grid_thw" in made:  # before a text is written, which might fill the memory
             grids = made["video_grid_thw"][:, int(has_grid_rows(blind)) :]  # All frames of one of several rows are one.
             _check_number(int(grids.prod(dim=1).sum()) // of_videos.merge_size**2, compression.num_tokens)

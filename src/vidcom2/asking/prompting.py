@@ -29,6 +29,7 @@ OF_VIDEOS = (
     *("target_sizes_videos", "num_patches_per_frame", "video_merge_sizes", "video_compression_mask"),
     *("num_chunks_per_video", NUM_KEPT),
 )
+MOST_FRAMES_A_SECOND = 240  # A higher rate in a video's metadata is that of its clock.
 OF_TEMPLATES = ("messages", "raise_exception", "strftime_now")  # what Transformers itself hands to chat templates
 OF_THE_TOWER = ("pixel_values_videos", "video_position_ids", "video_token_pooling", "video_grids")
 
@@ -186,15 +187,18 @@ def prepare_inputs(
     processor = of_whole_prompts(processor)
     text = prompt_text(processor, prompt, template_arguments)
     frames, metadata = at_least_a_pair(processor, video)
+    num_prompts = 1 if _is_nemotrons(processor) else batch_size  # It takes videos with a single prompt.
     inputs = _called(
         processor,
         device if takes_a_device(processor) else None,
-        text=[text] * batch_size,
-        videos=[[frames]] * batch_size,
-        video_metadata=[dict(metadata) for _ in range(batch_size)],
+        text=[text] * num_prompts,
+        videos=[[frames]] * num_prompts,
+        video_metadata=[dict(metadata) for _ in range(num_prompts)],
         do_sample_frames=False,
         return_tensors="pt",
     )
+    if num_prompts < batch_size:
+        inputs = BatchFeature({name: torch.cat([each] * batch_size) for name, each in inputs.items()})
     if "pixel_values_videos" not in inputs:  # Some processors pass frames as images; here there are no others.
         inputs["pixel_values_videos"] = inputs.pop("pixel_values").flatten(0, -4)
         inputs.pop("pixel_attention_mask", None)  # All frames are of one size.
@@ -241,6 +245,10 @@ def frames_together(processor: ProcessorMixin) -> int:
     return getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1)
 
 
+def _is_nemotrons(processor: ProcessorMixin) -> bool:
+    return hasattr(processor, "video_temporal_patch_dim")
+
+
 def has_grid_rows(processor: ProcessorMixin) -> bool:
     """Return whether a video may have several rows of `video_grid_thw`, each of frames that are joined."""
     return "num_chunks_per_video" in cast(Any, processor).video_processor.model_input_names
@@ -249,9 +257,13 @@ def has_grid_rows(processor: ProcessorMixin) -> bool:
 def at_least_a_pair(processor: ProcessorMixin, video: Video) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the frames and the metadata of a video, with a single frame twice for a processor that joins pairs.
 
-    Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it. Kimi-K2.5's joins what is there.
+    Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it. Kimi-K2.5's joins what is there. And
+    Nemotron's takes a whole number of milliseconds for one step of `frames_indices`, which would be 0 on the clock of a
+    file whose frames come at uneven times. So its times are in milliseconds there.
     """
     frames, metadata = video.frames, video.metadata
+    if _is_nemotrons(processor) and metadata["fps"] > MOST_FRAMES_A_SECOND:
+        metadata |= {"fps": 1000.0, "frames_indices": np.round(1000 * video.seconds).astype(int).tolist()}
     if len(frames) == 1 < frames_together(processor) and not has_grid_rows(processor):
         frames = np.concatenate([frames, frames])
         metadata = metadata | {"frames_indices": np.repeat(metadata["frames_indices"], 2)}

@@ -26,7 +26,16 @@ from vidcom2.conventions.derived_row import (
     noise,
     row_text,
 )
-from vidcom2.families import FAMILIES, GRIDS, MROPE_GRIDS, MROPE_SHARED_IDS, PROCESSOR_ROWS, PROCESSORS
+from vidcom2.families import (
+    FAMILIES,
+    GRIDS,
+    LINEAR_ATTENTION,
+    MROPE_GRIDS,
+    MROPE_SHARED_IDS,
+    POSITIONS_BY_ORDER,
+    PROCESSOR_ROWS,
+    PROCESSORS,
+)
 from vidcom2.family_sources import written_modules, written_source
 from vidcom2.processors import restore
 
@@ -107,7 +116,7 @@ def test_a_model_that_a_row_hosts_differs_nowhere_from_its_stock_class(case: Mod
     model, processor = stock(case)
     stock_class = type(model)
     compared = compare_with_stock(model, processor)
-    assert len(compared) == 9 and [each for each in compared if each.difference] == []
+    assert len(compared) == 10 and [each for each in compared if each.difference] == []
     assert type(model) is stock_class and not hasattr(processor, "retention_ratio")
 
 
@@ -138,9 +147,13 @@ def test_a_family_without_a_row_can_be_hosted_in_a_process(without_a_row: Any, t
         part.save_pretrained(tmp_path)
     without_a_row("lfm3_vl")
     model.train()
+    model.model.vision_tower.eval()
+    model.generation_config.num_beams, model.config.compression_method = 2, "evs"
+    modes = [module.training for module in model.modules()]
     with pytest.warns(UserWarning, match="hosts 'lfm3_vl' by its conventions, in this process alone"):
         vidcom2.host_family(model, processor)
-    assert type(model) is case.stock_class and model.training and not hasattr(processor, "retention_ratio")
+    assert type(model) is case.stock_class and not hasattr(processor, "retention_ratio")
+    assert [module.training for module in model.modules()] == modes and model.config.compression_method == "evs"
     with pytest.raises(ValueError, match="has classes for Lfm3Vl already"):
         vidcom2.host_family(model, processor)
     loaded, of_loaded = load(tmp_path)
@@ -170,23 +183,58 @@ def test_a_family_that_a_row_cannot_host_is_not_hosted(
     assert name not in FAMILIES and before == (PROCESSORS, PROCESSOR_ROWS)
 
 
+@pytest.mark.skipif(not FAMILIES["lfm3_vl"].runs_here, reason="this Transformers has no LFM3-VL")
+def test_an_error_before_the_comparisons_leaves_the_modes_of_a_model(without_a_row: Any) -> None:
+    model, processor = stock(BY_NAME["lfm3_vl"])
+    without_a_row("lfm3_vl")
+    processor.chat_template = None
+    with pytest.raises(ValueError, match="chat template"):
+        vidcom2.host_family(model.train(), processor)
+    assert model.training and "lfm3_vl" not in FAMILIES
+
+
+@pytest.mark.skipif(not FAMILIES["lfm3_vl"].runs_here, reason="this Transformers has no LFM3-VL")
+def test_a_class_that_is_not_of_transformers_is_refused(without_a_row: Any) -> None:
+    model, processor = stock(BY_NAME["lfm3_vl"])
+    without_a_row("lfm3_vl")
+    processor.__class__ = type("OwnProcessor", (type(processor),), {"__module__": "elsewhere"})
+    with pytest.raises(ValueError, match="its OwnProcessor is not a class of Transformers"):
+        vidcom2.host_family(model, processor)
+
+
+def test_layers_with_states_beside_attention_get_the_mixin_of_linear_attention() -> None:
+    model, processor = stock(BY_NAME["qwen3_vl"])
+    model.config.text_config.layer_types = ["hybrid", "full_attention"]
+    assert derived_row(model, processor)[0].mixins == (LINEAR_ATTENTION, MROPE_GRIDS)
+
+
+@pytest.mark.skipif(not FAMILIES["lfm3_vl"].runs_here, reason="this Transformers has no LFM3-VL")
+def test_a_processor_is_written_anew_from_another_row(without_a_row: Any) -> None:
+    family, name, row = derived_row(*stock(BY_NAME["lfm3_vl"]))
+    without_a_row("lfm3_vl")
+    for apart in (False, True):
+        with hosted(family, name, dataclasses.replace(row, frames_stand_apart=apart)):
+            assert FAMILIES["lfm3_vl"].processor_class.frames_stand_apart == apart
+
+
 def as_if_without_positions(model: Any, processor: Any) -> tuple[Any, ...]:
     """Return the row of a family with M-RoPE as that of one whose tokens are numbered in order."""
     family, *of_processor = derived_row(model, processor)
     return dataclasses.replace(family, mixins=(GRIDS,)), *of_processor
 
 
-@pytest.mark.parametrize("wrong", ["positions", "placeholders"])
+@pytest.mark.parametrize("wrong", ["positions", "placeholders", "positions in generate"])
 def test_a_wrong_row_is_told_from_a_right_one(without_a_row: Any, wrong: str) -> None:
-    name, right, other = {
-        "positions": ("cohere_compass", MROPE_GRIDS, GRIDS),
-        "placeholders": ("glm46v", MROPE_SHARED_IDS, MROPE_GRIDS),
+    name, right, others = {
+        "positions": ("cohere_compass", MROPE_GRIDS, {"mixins": (GRIDS,)}),
+        "placeholders": ("glm46v", MROPE_SHARED_IDS, {"mixins": (MROPE_GRIDS,)}),
+        "positions in generate": ("hyperclovax_vision_v2", POSITIONS_BY_ORDER, {"head_mixins": ()}),
     }[wrong]
     model, processor = stock(BY_NAME[name])
     found, of, row = derived_row(model, processor)
-    assert right in found.mixins
+    assert right in (*found.mixins, *found.head_mixins)
     without_a_row(name)
-    with hosted(dataclasses.replace(found, mixins=(other,)), of, row):
+    with hosted(dataclasses.replace(found, **others), of, row):
         assert [each for each in compare_with_stock(model, processor) if each.difference]
 
 
@@ -199,7 +247,7 @@ def test_the_command_prints_a_row_that_is_the_derived_one(without_a_row: Any, tm
     derived = derived_row(model, processor)
     ran = CliRunner().invoke(app, ["check-family", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
-    assert ran.output.count("none") == 9
+    assert ran.output.count("none") == 10
     printed = ran.output.partition("of its processor:\n")[2]
     names = {name: getattr(families, name) for name in dir(families)}
     rows = eval(f"({printed.strip().replace('),' + chr(10) + chr(34), '), {' + chr(34))}" + "})", names)

@@ -15,7 +15,7 @@ from vidcom2.tiny.kimi import tiny_kimi_k25
 pytestmark = pytest.mark.skipif(not FAMILIES["kimi_k25"].runs_here, reason=FAMILIES["kimi_k25"].needs)
 RATIO, TOKENS = 0.25, 12
 NEW = {"max_new_tokens": 6, "do_sample": False}
-UNKNOWN = r"`video_grid_thw` has \d+ rows, but neither it nor a stock processor's prompt tells how many"
+UNKNOWN = r"`video_grid_thw` has \d+ rows, but neither it nor a stock processor's prompt says how many"
 
 
 @pytest.fixture(scope="module")

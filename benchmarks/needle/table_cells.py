@@ -22,7 +22,7 @@ def load(group: str, toy: str = TOY.name) -> dict[str, Any]:
 
 
 def together(*groups: str, toy: str = TOY.name) -> dict[str, Any]:
-    """Return groups that answer the same questions as one: the figures of the first, and the methods of the others.
+    """Merge groups that answer the same questions: the figures of the first, and the methods of the others.
     Differences are to answers with all tokens from the same run.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Videos with several rows of `video_grid_thw`, as Kimi-K2.5's: the frames of a row attend to each other in the vision
+"""Videos with several rows of `video_grid_thw`, as in Kimi-K2.5: the frames of a row attend to each other in the vision
 tower, which averages them over time. So a row makes one scored frame, and is encoded whole.
 """
 
@@ -73,7 +73,7 @@ class GridRowsMixin(GridVideosMixin):
         video's: without numbers, each counts as one, as in the parent's features."""
         grids, numbers = arguments.get("video_grid_thw"), arguments.get(ROWS_PER_VIDEO)
         if numbers is not None:
-            arguments[ROWS_PER_VIDEO] = numbers.cpu()  # before the tower runs, for which nothing then waits
+            arguments[ROWS_PER_VIDEO] = numbers.cpu()  # copied before the tower runs, so that nothing waits for it
         elif grids is not None and not settings.may_drop:
             arguments[ROWS_PER_VIDEO] = torch.ones(len(grids), dtype=torch.int64)
         return super().encode_videos(settings=settings, **arguments)
@@ -100,7 +100,8 @@ class GridRowsMixin(GridVideosMixin):
 
 
 class HeadOfGridRowsMixin(ParentModel):
-    """Names the argument that the inner model takes beside the parent's. It comes before `VidCom2GenerationMixin`."""
+    """Names the argument that the inner model takes in addition to the parent's. It comes before
+    `VidCom2GenerationMixin`."""
 
     def get_video_features(
         self,
@@ -119,7 +120,7 @@ class HeadOfGridRowsMixin(ParentModel):
 
 
 def _rows_per_video(grids: Sequence[tuple[int, int, int]], numbers: Tensor | None) -> list[int]:
-    """Return how many rows each video has. Where it is not said, a prompt does not show it either: two videos of two
+    """Return how many rows each video has. If the caller does not say, the prompt does not show it: two videos of two
     rows look like one of four.
 
     Raises:
@@ -127,8 +128,8 @@ def _rows_per_video(grids: Sequence[tuple[int, int, int]], numbers: Tensor | Non
     """
     if numbers is None and len(grids) > 1:
         raise ValueError(
-            f"`video_grid_thw` has {len(grids)} rows, but neither it nor a stock processor's prompt tells how many "
-            f"of them are one video's. {USE_OURS}, pass `{ROWS_PER_VIDEO}`, which is a number of rows for each video, "
+            f"`video_grid_thw` has {len(grids)} rows, but neither it nor a stock processor's prompt says how many "
+            f"belong to each video. {USE_OURS}, pass `{ROWS_PER_VIDEO}`, which is a number of rows for each video, "
             "or pass `retention_ratio=1.0` without a budget."
         )
     lengths = [1] if numbers is None else numbers.tolist()
@@ -149,7 +150,7 @@ def _rows_per_video(grids: Sequence[tuple[int, int, int]], numbers: Tensor | Non
 
 
 def _numbers(rows: Sequence[Tensor]) -> Tensor:
-    """Return (T,) the number of each row, or that of the row whose bits it and those between repeat."""
+    """Return (T,) the number of each row. A row that repeats the one before it, bit for bit, has that one's number."""
     alike = list(takewhile(lambda row: len(row) == len(rows[0]), rows))
     repeats = repeats_the_one_before(alike) + [False] * (len(rows) - len(alike))
     return torch.tensor(list(accumulate(range(len(rows)), lambda before, row: before if repeats[row] else row)))

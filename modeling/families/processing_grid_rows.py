@@ -4,7 +4,7 @@ from ..prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 class GridRowsProcessorMixin(VidCom2ProcessorMixin):
-    """Returns `num_chunks_per_video`, which the stock class leaves out, since only it tells two videos apart."""
+    """Returns `num_chunks_per_video`, without which two videos cannot be told apart. The stock class leaves it out."""
 
     @property
     def unused_input_names(self) -> list[str]:

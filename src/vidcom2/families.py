@@ -186,6 +186,8 @@ class Family:
     def build_tiny(self) -> Callable[..., tuple[PreTrainedModel, ProcessorMixin]]:
         """The function that builds a tiny checkpoint. Raises an OptionError if a package for it is missing."""
         self.check_packages()
+        if not self.tiny:
+            raise OptionError(f"{self.name} has no tiny checkpoint, since `vidcom2.host_family` hosts it.")
         return self._imported(self.tiny)
 
     def _imported(self, name: str) -> Any:

@@ -36,10 +36,10 @@ CHANGES: dict[str, tuple[str, ...]] = {
     GRIDS: (SHORTENS,),
     MROPE_GRIDS: (SHORTENS, M_ROPE),
     MROPE_SHARED_IDS: (SHORTENS, M_ROPE, "a prompt may have images and videos together, which the parent refuses."),
-    SHARED_IDS: ("a text may name the marks of a video, which the parent counts.",),
+    SHARED_IDS: ("a text may name the marks of a video, which the parent would count as real ones.",),
     GRID_ROWS: (
         "it also takes `num_chunks_per_video`, which the stock processor does not return.",
-        "`forward` leaves dropped tokens out of a stock prompt, if that is passed beside it.",
+        "`forward` leaves dropped tokens out of a stock prompt, if `num_chunks_per_video` is passed, too.",
     ),
     HEAD_OF_GRID_ROWS: ("`get_video_features` also takes `num_chunks_per_video`.",),
     LINEAR_ATTENTION: ("prompts of a batch that continue a KV cache with different numbers of tokens are refused.",),

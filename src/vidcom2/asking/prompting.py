@@ -257,7 +257,7 @@ def has_grid_rows(processor: ProcessorMixin) -> bool:
 def at_least_a_pair(processor: ProcessorMixin, video: Video) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the frames and the metadata of a video, with a single frame twice for a processor that joins pairs.
 
-    Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it. Kimi-K2.5's joins what is there. And
+    Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it. Kimi-K2.5's takes a row of fewer.
     Nemotron's takes a whole number of milliseconds for one step of `frames_indices`, which would be 0 on the clock of a
     file whose frames come at uneven times. So its times are in milliseconds there.
     """

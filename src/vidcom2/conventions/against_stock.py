@@ -9,18 +9,24 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..applying import apply, remove
+from ..configuration.compression_settings import CompressionSettings
 from ..modeling.compress import compress
 from ..modeling.methods.compression import VideoTokens
+from ..modeling.prompt.prompt_compression import MARKS, PER_TOKEN
 from ..processors import restore, shorten
 from .derived_row import frame_side, noise, shown_at
 
 RATIO = 0.25
 # How far results may differ, by the size of their values: kernels round otherwise for tensors of another shape.
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-GREEDY = {"max_new_tokens": 1, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+NUM_NEW = 3  # a step that follows the prompt, and one that follows a step
+GREEDY = {
+    **{"max_new_tokens": NUM_NEW, "min_new_tokens": NUM_NEW, "do_sample": False, "num_beams": 1},
+    **{"num_return_sequences": 1, "output_logits": True, "return_dict_in_generate": True},
+}
 TEXTS = ["What?", "Who is there, and why?"]
 
 
@@ -37,11 +43,20 @@ def compare_with_stock(model: Any, processor: Any) -> list[Comparison]:
     """Return how a model differs when VidCom² hosts it, in the order in which a reader would ask.
 
     Args:
-        model: of the stock class, whose family has a row. Afterwards it is again of that class, and in its mode.
+        model: of the stock class, whose family has a row. Afterwards it is again of that class, and each of its modules
+            in its mode, also after an error.
         processor: its stock processor, which stays as it is.
     """
-    mode = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
+    try:
+        return _comparisons(model, processor)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _comparisons(model: Any, processor: Any) -> list[Comparison]:
     frames = partial(noise, side=frame_side(processor))
     video, other, still = frames(8), frames(12, seed=1), frames(4).repeat_interleave(2, dim=0)
     asked = {"one video": [video], "two videos": [video, other]}
@@ -52,7 +67,8 @@ def compare_with_stock(model: Any, processor: Any) -> list[Comparison]:
     tokens = VideoTokens(features.float().unflatten(0, (int(stock["one video"]["video_grid_thw"][0, 0]), -1)))
     kept = features[compress(tokens, RATIO, compression_rounding="exact").indices]
 
-    apply(model, retention_ratio=RATIO, compression_rounding="exact")
+    # All of them, since the config of a checkpoint that a hosted model saved has some.
+    apply(model, **CompressionSettings(retention_ratio=RATIO, compression_rounding="exact").as_dict())
     short = copy.copy(processor)
     try:
         shorten(short, model.config)
@@ -76,10 +92,6 @@ def compare_with_stock(model: Any, processor: Any) -> list[Comparison]:
                 lambda: features,
             ),
             "a still video": (lambda: features_of(model, of_still, **everything), lambda: features_of_still),
-            "`generate`, and `forward`": (
-                lambda: model.generate(**written(model, short, [video], TEXTS[:1]), **GREEDY).logits[0],
-                lambda: last(short, [video], TEXTS[:1]),
-            ),
             "a padded batch, and its rows": (
                 lambda: last(short, [video, other], TEXTS),
                 lambda: torch.cat(
@@ -87,11 +99,27 @@ def compare_with_stock(model: Any, processor: Any) -> list[Comparison]:
                 ),
             ),
         }
-        return found + [compared(name, *each) for name, each in by_name.items()]
+        found += [compared(name, *each) for name, each in by_name.items()]
+        inputs = written(model, short, [video], TEXTS[:1])
+        for positions in ("consecutive", "original"):
+            both = [partial(_answer, model, inputs, each, compression_positions=positions) for each in (True, False)]
+            found.append(compared(f"`generate`, and `forward`, at {positions} positions", *both))
+        return found
     finally:
         remove(model)
         restore(short)
-        model.train(mode)
+
+
+def _answer(model: Any, inputs: dict[str, Any], generates: bool, **settings: Any) -> Tensor:
+    """Return the logits (NUM_NEW, vocabulary) of an answer, as `generate` computes them in steps, or as `forward` does
+    at once, given the prompt with the answer."""
+    marks = [mark for name in MARKS if (mark := getattr(model.config, name, None)) is not None]
+    said = model.generate(**inputs, **GREEDY, **settings, suppress_tokens=marks)
+    if generates:
+        return torch.cat(said.logits)
+    longer = {name: nn.functional.pad(inputs[name], (0, NUM_NEW - 1)) for name in PER_TOKEN if name in inputs}
+    longer |= {"input_ids": said.sequences[:, :-1], "attention_mask": torch.ones_like(said.sequences[:, :-1])}
+    return model(**inputs | longer, **settings).logits[0, -NUM_NEW:]
 
 
 def compared(what: str, ours: Callable[[], Tensor], others: Callable[[], Tensor]) -> Comparison:

@@ -28,7 +28,8 @@ from ..families import (
 from ..family_sources import written_modules, written_source
 from ..modeling.prompt.processing_short_prompts import group_sizes
 
-IN_ORDER = {"linear_attention", "conv", "mamba", "recurrent"}  # layer types that read all tokens into states
+# Layer types that read all tokens into states, some of them beside attention.
+IN_ORDER = {"linear_attention", "conv", "mamba", "recurrent", "hybrid", "hybrid_sliding"}
 SIDE = 8  # patches per side of a frame of noise, before the processor resizes it
 
 
@@ -71,6 +72,9 @@ def derived_row(model: PreTrainedModel, processor: Any) -> tuple[Family, str, Pr
             "<name>ForConditionalGeneration"
         )
     _check_methods(inner, processor)
+    for part in (model, inner, model.config, processor):
+        if not type(part).__module__.startswith("transformers."):
+            raise BrokenConventionError(f"its {type(part).__name__} is not a class of Transformers")
     apart, placeholder = _written_by(processor, model.config)
     layers = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
     has_mrope = hasattr(inner, "get_rope_index")
@@ -158,6 +162,7 @@ def put_rows(family: Family, processor: str, row: ProcessorRow) -> None:
     FAMILIES[family.model_type] = family
     if processor not in PROCESSORS:
         PROCESSOR_ROWS[processor], PROCESSORS[processor] = row, row.processor(processor)
+        _forget_module(f"modeling.families.processing_vidcom2_{row.module}")
     _forget(family)
 
 
@@ -166,6 +171,7 @@ def drop_rows(family: Family, processor: str, row: ProcessorRow) -> None:
     del FAMILIES[family.model_type]
     if PROCESSOR_ROWS.get(processor) is row:
         del PROCESSOR_ROWS[processor], PROCESSORS[processor]
+        _forget_module(f"modeling.families.processing_vidcom2_{row.module}")
     _forget(family)
 
 
@@ -180,8 +186,10 @@ def hosted(family: Family, processor: str, row: ProcessorRow) -> Iterator[None]:
 
 
 def row_text(family: Family, processor: str, row: ProcessorRow) -> str:
-    """Return the rows as they stand in the tables of `families.py`, with the fields that differ from the defaults."""
-    return f'{_called(family)},\n"{processor}": {_called(row)},'
+    """Return the rows as they would stand in the tables of `families.py`, with the fields that differ from the
+    defaults: that of the family, and that of its processor if the table has none of that name."""
+    of_family = f"{_called(family)},"
+    return of_family if processor in PROCESSORS else f'{of_family}\n"{processor}": {_called(row)},'
 
 
 def _called(row: Family | ProcessorRow) -> str:
@@ -201,4 +209,8 @@ def _forget(family: Family) -> None:
     written_modules.cache_clear()
     written_source.cache_clear()
     for room, kind in (("configuration", "configuration"), ("modeling.families", "modeling")):
-        sys.modules.pop(f"vidcom2.{room}.{kind}_vidcom2_{family.module}", None)
+        _forget_module(f"{room}.{kind}_vidcom2_{family.module}")
+
+
+def _forget_module(name: str) -> None:
+    sys.modules.pop(f"vidcom2.{name}", None)

@@ -18,9 +18,10 @@ def host_family(model: PreTrainedModel, processor: ProcessorMixin) -> None:
     Afterwards `vidcom2.apply` takes the model and its processor, `vidcom2.load` its checkpoints, and all else that
     takes a model runs it. Commands do not: each is a process of its own.
 
-    This derives by the conventions of Qwen's videos what has to differ from the stock class, and compares the two on
-    frames of noise, in about twenty short prompts. What one checkpoint cannot show stays your risk: names of weights at
-    loading, processors that keep a state, sound, beams. So a warning says that the family is hosted.
+    From the conventions of Qwen's videos, this derives what must differ from the stock class, and compares the two on
+    short prompts with frames of noise. What that cannot show stays your risk: names of weights at loading, processors
+    that keep a state, sound, beams, images beside videos, later turns of a chat. So a warning says that the family is
+    hosted.
 
     Args:
         model: of Transformers' own class with a head. It stays as it is.
@@ -51,7 +52,7 @@ def host_family(model: PreTrainedModel, processor: ProcessorMixin) -> None:
         drop_rows(*rows)
         raise
     warnings.warn(
-        f"VidCom² hosts {model_type!r} by its conventions, in this process alone: {type(model).__name__} passed "
-        f"{len(compared)} comparisons with itself, on noise and with these weights alone.",
+        f"VidCom² hosts {model_type!r} by its conventions, in this process alone: the hosted model passed "
+        f"{len(compared)} comparisons with {type(model).__name__}, on noise and with these weights alone.",
         stacklevel=2,
     )

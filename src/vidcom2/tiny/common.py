@@ -46,8 +46,8 @@ def random_model(model_class: type[Model], config: Any, seed: int) -> Model:
 
 
 def never_written(model: PreTrainedModel, processor: ProcessorMixin, tokens: Iterable[str]) -> TinyModel:
-    """Return both, with a head whose greedy answers hold none of these tokens. They are placeholders of media, for
-    whose features a further step would ask."""
+    """Return both, with a head whose greedy answers hold none of these tokens. They are placeholders of media, whose
+    features the next step would ask for."""
     with torch.no_grad():
         for token in tokens:
             cast(Any, model).lm_head.weight[token_id(cast(Any, processor).tokenizer, token)] = 0

@@ -35,7 +35,7 @@ def video() -> vidcom2.Video:
 
 @pytest.fixture
 def folder(family: Family, tmp_path: Path) -> Path:
-    for part in (family.model, family.processor):
+    for part in (family.load(), family.processor):  # Saving writes into the config of a model, which tests share.
         part.save_pretrained(tmp_path)
     return tmp_path
 

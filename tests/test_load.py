@@ -355,7 +355,7 @@ def test_importing_vidcom2_changes_nothing_for_stock_models(tmp_path: Path) -> N
     """One process serves for all families, since all of vidcom2 is imported."""
     folders = {}
     for case in CASES_THAT_LOAD:
-        if case.native:
+        if case.native and not case.in_one_class:  # which `AutoModel` does not have
             stock, processor = case.build(**case.build_arguments)
             folders[case.stock_class.__name__] = folder = str(tmp_path / case.name)
             stock.save_pretrained(folder)

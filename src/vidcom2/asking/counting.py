@@ -6,7 +6,7 @@ from os import PathLike, fspath
 from typing import Any, cast
 
 import torch
-from transformers import PreTrainedConfig, ProcessorMixin
+from transformers import PreTrainedConfig
 
 from ..checkpoints import read_config_and_processor
 from ..finding_checkpoints import Resolved, resolve
@@ -79,7 +79,8 @@ def count_of(model: Resolved, video: Video, question: str = QUESTION) -> TokenCo
     """Count the tokens of a video in the prompt of a model that was found."""
     config, processor = read_config_and_processor(model)
     whole = prepare_inputs(processor, question, video)["input_ids"][0]
-    token = cast(Any, processor).tokenizer.convert_tokens_to_ids(placeholder_of(processor, _written(processor, whole)))
+    tokenizer = cast(Any, processor).tokenizer
+    token = tokenizer.convert_tokens_to_ids(placeholder_of(processor, tokenizer.decode(whole)))
     of_video, full = int((whole == token).sum()), len(whole)
     short = _short_length(processor, question, video)
     return TokenCount(
@@ -92,10 +93,6 @@ def count_of(model: Resolved, video: Video, question: str = QUESTION) -> TokenCo
         full_cache_bytes=cache_bytes(config, full),
         cache_bytes=None if short is None else cache_bytes(config, short),
     )
-
-
-def _written(processor: ProcessorMixin, input_ids: torch.Tensor) -> str:
-    return cast(Any, processor).tokenizer.decode(input_ids, skip_special_tokens=False)
 
 
 def _short_length(processor: Any, question: str, video: Video) -> int | None:

@@ -48,7 +48,8 @@ def random_model(model_class: type[Model], config: Any, seed: int) -> Model:
 def never_written(model: PreTrainedModel, processor: ProcessorMixin, tokens: Iterable[str]) -> TinyModel:
     """Return both, with a head whose greedy answers hold none of these tokens. They are placeholders of media, whose
     features the next step would ask for."""
+    with_head: Any = model if hasattr(model, "lm_head") else model.language_model  # Nemotron's is on the latter.
     with torch.no_grad():
         for token in tokens:
-            cast(Any, model).lm_head.weight[token_id(cast(Any, processor).tokenizer, token)] = 0
+            with_head.lm_head.weight[token_id(cast(Any, processor).tokenizer, token)] = 0
     return model, processor

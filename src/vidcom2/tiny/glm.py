@@ -21,7 +21,7 @@ from transformers import (
     ProcessorMixin,
 )
 
-from .common import PATCH_SIZE, TinyModel, random_model, tiny_text
+from .common import PATCH_SIZE, TinyModel, random_model, tiny_text, vocabulary
 from .tokens import QWEN2_TOKENS, chat_template, tiny_tokenizer, token_id
 
 GLM_MARKS = {  # by the config's fields
@@ -88,7 +88,7 @@ def tiny_glm5_next(
             "image_size": 4 * patch_size,
         },
         text_config={
-            "vocab_size": len(tokenizer),
+            **vocabulary(tokenizer),
             **tiny_text(hidden_size, num_layers, tie_word_embeddings),
             "num_key_value_heads": 4,
             "layer_types": [f"{'indexed' if layer % 2 else 'linear'}_attention" for layer in range(num_layers)],
@@ -107,9 +107,6 @@ def tiny_glm5_next(
             "num_experts_per_tok": 2,
             "moe_intermediate_size": 24,
             "initializer_range": 0.08,  # wide enough that answers depend on the prompt, not on the last token alone
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
         },
         tie_word_embeddings=tie_word_embeddings,
         **{field: token_id(tokenizer, token) for field, token in GLM_MARKS.items()},

@@ -21,16 +21,16 @@ from reference import EXACT
 from test_cli import vidcom2
 from tokenizers.normalizers import Lowercase
 
+from benchmarks.methods.compressed_answers import compressed_answers
 from vidcom2 import VideoCompression, compress, register_compression_method
 from vidcom2.asking.candidates import Candidate, candidates_of, compared_candidates
 from vidcom2.asking.generation import Batch
 from vidcom2.asking.prompting import prepare_inputs
+from vidcom2.bulk import many_in_transformers
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import BUG, OptionError
-from vidcom2.evaluation import batches
 from vidcom2.evaluation.accuracy_plot import draw_results
 from vidcom2.evaluation.accuracy_tables import markdown, table, unanswered
-from vidcom2.evaluation.batches import compressed_answers
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import paired_interval, summary, wilson, write_report
 from vidcom2.hub_upload.model_card import read_result
@@ -457,7 +457,7 @@ def test_a_question_that_the_stock_model_refuses_is_an_error_alone(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest = 0
-    generated = batches.generate_answers
+    generated = many_in_transformers.generate_answers
 
     def shy(model: Any, prompts: Any, *given: Any, **more: Any) -> torch.Tensor:
         nonlocal longest
@@ -466,7 +466,7 @@ def test_a_question_that_the_stock_model_refuses_is_an_error_alone(
             raise ValueError("the logits are\nnot numbers.")
         return generated(model, prompts, *given, **more)
 
-    monkeypatch.setattr(batches, "generate_answers", shy)
+    monkeypatch.setattr(many_in_transformers, "generate_answers", shy)
     rows = evaluate(checkpoint, asked("0 4", "1 4", "2 4"), candidates_of("random", "0.5"), tmp_path / "a", read=read)
     assert [row.get("error") for row in rows] == [None, None, "the logits are not numbers."]
     assert "answers" in rows[1] and "answers" not in rows[2]
@@ -483,8 +483,8 @@ def test_all_tokens_is_the_stock_model_and_methods_may_have_towers_of_their_own(
 ) -> None:
     """A toy that skips what repeats misses the digit that flashes up. Each tower encodes the video once."""
     stock, skips = load_checkpoint(None, device="cpu"), load_checkpoint(None, device="cpu", **SKIPS)
-    runs, encode = [], batches.run_tower
-    monkeypatch.setattr(batches, "run_tower", lambda *given: runs.append(1) or encode(*given))
+    runs, encode = [], many_in_transformers.run_tower
+    monkeypatch.setattr(many_in_transformers, "run_tower", lambda *given: runs.append(1) or encode(*given))
     clip, given = TOY.clips[0], {"num_frames": 16, "max_new_tokens": 4}
     asked = [Question(str(i), str(clip.path), clip.question, (clip.answer,)) for i in range(2)]
 

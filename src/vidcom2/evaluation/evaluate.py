@@ -1,35 +1,32 @@
 """Answering questions about videos with all tokens and with each of several compressions.
 
-A video is read and encoded once for all compressions, and for all consecutive questions about it. A batch of questions
-shares a call of `generate`.
+Each question is asked once with each of them, by the engine of `vidcom2 run` and `answer_many`: a video is read and
+encoded once for all compressions, and for consecutive questions about it.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ..asking.candidates import Candidate, compared_candidates
-from ..asking.prompting import check_template_arguments, thinks_aloud
+from ..asking.prompting import thinks_aloud
 from ..asking.watched_model import model_identity, processor_identity
+from ..bulk.requests import AnsweredRequest, HowToAnswer
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import TABLES
-from ..errors import OptionError, is_out_of_memory, memory_reason, reason_of
+from ..errors import OptionError
 from ..judging.questions import Question
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import code_digest, video_stamp
 from ..records.provenance import commit
 from ..records.run_record import AnswerFile, stamp_of, versions_of_answers
 from ..video.reading import Progress, Video, read_video
-from .batches import ShownFrames, row_of, rows_of_batch
-
-OUT_OF_MEMORY = (
-    "out of memory ({}) for this question alone. Start again where more memory is free, or spread the model over "
-    "devices: only failed questions are asked again. Fewer frames or another dtype need a new output."
-)
+from .candidates_engine import CandidateAnswer, CandidateRequest, CandidatesEngine
 
 
 @torch.no_grad()
@@ -41,6 +38,7 @@ def evaluate(
     *,
     num_frames: int = NUM_FRAMES,
     batch_size: int = 8,
+    workers: int = 2,
     max_new_tokens: int = 32,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     letters: bool | None = None,
@@ -54,13 +52,14 @@ def evaluate(
             `<name>.lock` beside it keeps other runs out, and `<name>.run.json` records what the answers depend on. An
             `AnswerFile` is locked and claimed by the caller.
         num_frames: how many frames are sampled evenly from each video.
-        batch_size: the most questions in a call of `generate`. A batch that does not fit into memory is halved, and so
-            are those after it.
+        batch_size: the most prompts in a call of `generate`. A batch that does not fit into memory is halved, and so
+            are those after it. So many questions wait encoded at a time, with each candidate.
+        workers: threads that read videos ahead. `workers` + `batch_size` videos are in memory at a time.
         max_new_tokens: the most tokens that an answer may have.
         chat_template_kwargs: values for the model's chat template, such as `{"enable_thinking": False}`.
         letters: whether the answer to a question with options is the most probable letter, as its first token. If not,
             options are read in texts. None means yes, unless the model thinks aloud or a candidate answers by itself.
-        read: reads a video's frames, and raises a ValueError if it cannot.
+        read: reads a video's frames, and raises a ValueError if it cannot. Several threads call it.
 
     Returns:
         The rows in the order of the questions. A row has `id`; `given`, the question's line; and either `answers`, by
@@ -75,7 +74,15 @@ def evaluate(
             not go together.
     """
     compared = compared_candidates(candidates)
-    check_template_arguments(checkpoint.processor, chat_template_kwargs)
+    how = HowToAnswer(
+        num_frames=num_frames,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        workers=workers,
+        scale_while_reading=False,
+        chat_template_kwargs=chat_template_kwargs or {},
+    )
+    engine = CandidatesEngine(checkpoint, how, len(compared))
     of_template, own = dict(chat_template_kwargs or {}), [each.label for each in candidates if each.answer is not None]
     if own and letters:
         raise OptionError(f"`letters` is True, but {own[0]!r} answers by itself, in texts. Leave `letters` out.")
@@ -90,30 +97,68 @@ def evaluate(
         answers.check_answers(answers.answered(), asked, "question")
         rows = answers.rows_to_continue()
         left = [question for question in questions if question.id not in rows]
-        shown = ShownFrames(checkpoint, compared, num_frames, read, of_template, letters)
-        size = batch_size
-        while left:
-            progress("Answering", len(questions) - len(left), len(questions))
-            together = left[:size]
-            stamps = [video_stamp(question.video) for question in together]  # before they are read
-            try:
-                done = rows_of_batch(shown, together, max_new_tokens)
-                size = batch_size
-            except OptionError:  # the model cannot answer any question so
-                raise
-            except Exception as error:
-                full = is_out_of_memory(error)
-                reason = OUT_OF_MEMORY.format(memory_reason(error)) if full else reason_of(error)
-                if len(together) > 1:  # other errors are those of one question
-                    size = len(together) // 2
-                    batch_size = size if full else batch_size
-                    continue
-                done = [row_of(question, error=reason) for question in together]
-            done = [row | {"video_file": stamp} for row, stamp in zip(done, stamps, strict=True)]
-            answers.add(done)
-            rows |= {row["id"]: row for row in done}
-            left = left[len(together) :]
+        for question, row in _answered(engine, left, compared, letters, read):
+            progress("Answering", len(rows), len(questions))
+            answers.add([row])
+            rows[question.id] = row
     return [rows[question.id] for question in questions]
+
+
+def _answered(
+    engine: CandidatesEngine,
+    questions: Sequence[Question],
+    candidates: Sequence[Candidate],
+    letters: bool,
+    read: Callable[[str, int], Video],
+) -> Iterator[tuple[Question, dict[str, Any]]]:
+    """Yield the questions with their rows, in their order."""
+    stamps: dict[str, Any] = {}
+    found: dict[str, dict[str, AnsweredRequest]] = {}
+    waiting = deque(questions)
+
+    def requests() -> Iterator[CandidateRequest]:
+        for question in questions:
+            stamps[question.id], found[question.id] = video_stamp(question.video), {}  # before the video is read
+            by_letter = letters and question.choices is not None
+            for candidate in candidates:
+                yield CandidateRequest(
+                    id=f"{question.id} with {candidate.label}",
+                    video=question.video,
+                    prompt=question.prompt,
+                    question=question,
+                    candidate=candidate,
+                    by_letter=by_letter,
+                )
+
+    with closing(engine.answers(requests(), read)) as answers:
+        for answer in answers:
+            request = cast(CandidateRequest, answer.request)
+            found[request.question.id][request.candidate.label] = answer
+            while waiting and len(found.get(waiting[0].id, ())) == len(candidates):
+                question = waiting.popleft()
+                row = _row_of(question, [found[question.id][each.label] for each in candidates])
+                yield question, row | {"video_file": stamps[question.id]}
+
+
+def _row_of(question: Question, answers: Sequence[AnsweredRequest]) -> dict[str, Any]:
+    """Return the row of a question, from its answer with all tokens and those with each candidate. What the stock model
+    refuses is an error, and so is whatever else than a refusal left a candidate without an answer."""
+    row: dict[str, Any] = {"id": question.id, "given": question.given}
+    whole = answers[0]
+    failed = [each for each in answers if each.error is not None and not (each.refused and each is not whole)]
+    if failed:
+        return row | {"error": failed[0].error}
+    row["answers"] = of_candidates = {}
+    for answer in answers:
+        told: dict[str, Any] = {"refused": answer.error}
+        if isinstance(answer, CandidateAnswer):
+            told = {"text": answer.answer}
+            if answer.letter_logprobs is not None:
+                told["letter_logprobs"] = answer.letter_logprobs
+            told |= {"kept_share": answer.kept_share, "correct": question.is_correct(answer.answer)}
+            told["agrees"] = question.agree(answer.answer, whole.answer)
+        of_candidates[cast(CandidateRequest, answer.request).candidate.label] = told
+    return row
 
 
 def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> dict[str, Any]:

@@ -90,7 +90,8 @@ class EvalOptions:
     num_frames: Annotated[
         int, typer.Option("--num-frames", "--frames", help="Frames sampled evenly from each video.", min=1)
     ] = NUM_FRAMES
-    batch_size: Annotated[int, typer.Option(help="How many questions one call of `generate` answers.", min=1)] = 8
+    batch_size: Annotated[int, typer.Option(help="How many prompts one call of `generate` answers.", min=1)] = 8
+    workers: Annotated[int, typer.Option(help="How many videos are read at once while the model runs.", min=1)] = 2
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 32
     chat_template_kwargs: TemplateOption = None
     letters: Annotated[
@@ -191,6 +192,7 @@ def _evaluated(
                 file,
                 num_frames=options.num_frames,
                 batch_size=options.batch_size,
+                workers=options.workers,
                 max_new_tokens=options.max_new_tokens,
                 chat_template_kwargs=arguments["chat_template_kwargs"],
                 letters=options.letters,

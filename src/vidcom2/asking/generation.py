@@ -161,8 +161,8 @@ def _check_encoded_alike(settings: CompressionSettings, encoded_with: Mapping[st
         if asked.get(name) != encoded_with.get(name):
             raise ValueError(
                 f"`{name}` is {getattr(settings, name)!r} for one of several methods, but their video is encoded once "
-                f"for all, with {', '.join(f'`{k}={v!r}`' for k, v in encoded_with.items())}. For `vidcom2 bench`, leave "
-                "--encode-once out."
+                f"for all, with {', '.join(f'`{k}={v!r}`' for k, v in encoded_with.items())}. "
+                "For `vidcom2 bench`, leave --encode-once out."
             )
 
 

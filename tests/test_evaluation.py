@@ -677,9 +677,8 @@ def test_a_run_is_continued_only_if_nothing_that_answers_depend_on_has_changed(
         check_refused("another run is writing")
     check_refused("`num_frames` was 6 and is 4", [*arguments, "--num-frames", 4])
     check_refused("`settings.compression_rounding` was 'exact' and is None", arguments[:-2])
-    check_refused("`imported` was '", arguments[2:])
     module.write_text("kept = 2\n")
-    check_refused("`imported` was '")
+    check_refused(f"'{module.name}' has changed since these answers")
     module.write_text("kept = 1\n")
     clip.write_bytes((data.parent / "1.mp4").read_bytes())
     check_refused("has the answer about another video of question '1'")
@@ -718,8 +717,7 @@ def test_recorded_answers_of_another_model_are_refused_in_python(folder: Path, t
         (penalized, questions, candidates, {}, "`generation_config.repetition_penalty` was"),
         (rounded, questions, candidates, {}, "`model_settings.compression_rounding` was 'exact' and is 'ceil'"),
         *((each, questions, candidates, {}, "`processor` was") for each in (smaller, templated, retokenized, lowered)),
-        (own, questions, candidates_of("random", "0.4"), {}, "`candidates.random 0.4.code` was None"),
-        (own, questions, of_function, {}, "`candidates.random 0.5.code` was"),
+        (own, questions, of_function, {}, "the code of 'random 0.5' has changed since these answers"),
         (own, questions, candidates, {"num_frames": 3}, "`num_frames` was 4 and is 3"),
         (own, questions, candidates, {"read": lambda source, n: read(source, n)}, "`read` was"),
         (own, asked("1 4", "0 4"), candidates, {}, "the answer to another question of id '0'"),
@@ -762,8 +760,57 @@ register_score_method("ranked", ranking={"frame" if share else "video"!r})(lambd
     defined(-1e9)
     assert evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", **given) == rows
     defined(0.0)
-    with pytest.raises(OptionError, match=r"`candidates\.random 0\.5\.code` was"):
+    with pytest.raises(OptionError, match=r"the code of 'random 0\.5' has changed since these answers"):
         evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", **given)
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_a_further_method_is_asked_alone_and_compared_with_the_answers_of_before(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, given = tmp_path / "a", {"num_frames": 8, "max_new_tokens": 4, "read": read}
+    questions = [*asked("0 8", "0 8", "1 6", "2 8"), Question("l", "1 6", "Where?", ("b",), ("a", "b"))]
+    first, then = candidates_of("random", "0.5"), candidates_of("random,vidcom2", "0.5,0.2")
+    at_once = evaluate(checkpoint, questions, then, tmp_path / "at_once", **given)
+    chosen, compress = [], many_in_transformers.keep_tokens
+    monkeypatch.setattr(
+        many_in_transformers, "keep_tokens", lambda *given: chosen.append(given[2].as_dict()) or compress(*given)
+    )
+    evaluate(checkpoint, questions[:3], first, file, **given)
+    chosen.clear()
+    evaluate(checkpoint, questions[:3], then, file, **given)
+    found = Counter((each["compression_method"], each["retention_ratio"]) for each in chosen)
+    assert found == {("random", 0.2): 2, ("vidcom2", 0.5): 2, ("vidcom2", 0.2): 2}  # of two videos
+    rows = evaluate(checkpoint, questions, then, file, **given)
+    assert rows == at_once and [row["id"] for row in read_lines(file)] == ["0", "1", "2", "3", "l"]
+    chosen.clear()
+    assert evaluate(checkpoint, questions, first, file, **given) == rows and not chosen
+
+
+def test_the_command_adds_a_method_of_a_further_file(folder: Path, data: Path, tmp_path: Path) -> None:
+    """Results hold what was asked last. The answers of before stay in the file."""
+    module = tmp_path / f"methods_{tmp_path.name}.py"
+    module.write_text("""
+from vidcom2 import register_score_method
+@register_score_method("mine", ranking="video")
+def mine(video):
+    return video.tokens[..., 0]
+""")
+    lines = [{**line, "video": str(data.parent / line["video"])} for line in read_lines(data)[:4]]
+    path, output = write_lines(tmp_path / "q.jsonl", *lines), tmp_path / "out"
+    assert vidcom2(*command(folder, path, output, "--methods", "random"))[0] == 0
+    before = {row["id"]: row["answers"] for row in read_lines(output / "answers.jsonl")}
+    code, _, error = vidcom2("--import", module, *command(folder, path, output, "--methods", "mine,random"))
+    assert code == 0, error
+    for row in read_lines(output / "answers.jsonl"):
+        assert row["answers"].items() >= before[row["id"]].items()
+        assert [*row["answers"]] == [ALL, "random 0.5", "random 0.2", "mine 0.5", "mine 0.2"]
+    shown = [row["figures"]["method"] for row in json.loads((output / "results.json").read_text())["rows"]]
+    assert shown == [ALL, "mine", "mine", "random", "random"]
+    module.write_text(module.read_text().replace("[..., 0]", "[..., 1]"))
+    code, _, error = vidcom2("--import", module, *command(folder, path, output, "--methods", "mine"))
+    assert code == 2 and f"'{module.name}' has changed since these answers" in error
+    assert vidcom2(*command(folder, path, output, "--methods", "random"))[0] == 0
 
 
 def test_a_record_without_answers_keeps_no_other_run_out(tmp_path: Path) -> None:

@@ -112,12 +112,11 @@ class EvalOptions:
         template_arguments(self.chat_template_kwargs)
         return model, candidates_of(self.methods, self.ratios, settings=self.settings)
 
-    def arguments(self, model: Resolved) -> dict[str, Any]:
+    def arguments(self, model: Resolved, candidates: Sequence[Candidate]) -> dict[str, Any]:
         """Return what the answers depend on, which must be the same when a run is continued."""
         return what_answers_depend_on(self, model) | {
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
-            "methods": self.methods,
-            "ratios": self.ratios,
+            "candidates": {each.label: each.overrides for each in candidates},
             "letters": "unless the model thinks aloud" if self.letters is None else self.letters,
         }
 
@@ -136,7 +135,8 @@ def eval_command(options: EvalOptions) -> None:
 
     Answers each question with all tokens and with each method at each ratio. Writes answers.jsonl, a table
     (results.md), a plot (results.png) and results.json, which `vidcom2 publish --results` takes. Started again with the
-    same model and arguments, it continues where it stopped. Exit code 3 means that some questions were not answered.
+    same model and arguments, it continues where it stopped; with further methods or ratios, it asks with these alone.
+    Exit code 3 means that some questions were not answered.
     """
     remedy = "Use --device-map auto, or --dtype bfloat16 with another --output."
     with one_line_errors(remedy):
@@ -146,7 +146,7 @@ def eval_command(options: EvalOptions) -> None:
             return
         questions = read_questions(options.data, options.limit)
         model, candidates = options.check()
-        arguments = options.arguments(model)
+        arguments = options.arguments(model, candidates)
         announce_demo(options.model)
         with stoppable(options.folder), locked_folder(options.folder, arguments) as file:
             rows, results = _evaluated(options, model, questions, candidates, arguments, file)

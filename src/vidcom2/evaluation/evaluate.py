@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from ..asking.candidates import Candidate, compared_candidates
+from ..asking.candidates import AllTokens, Candidate, compared_candidates
 from ..asking.prompting import thinks_aloud
 from ..asking.watched_model import model_identity, processor_identity
 from ..bulk.requests import AnsweredRequest, HowToAnswer
@@ -27,6 +27,7 @@ from ..records.provenance import commit
 from ..records.run_record import AnswerFile, stamp_of, versions_of_answers
 from ..video.reading import Progress, Video, read_video
 from .candidates_engine import CandidateAnswer, CandidateRequest, CandidatesEngine
+from .folder import GROWS
 
 
 @torch.no_grad()
@@ -48,7 +49,8 @@ def evaluate(
     """Answer each question with all tokens and with each candidate, greedily, and write the answers to a file.
 
     Args:
-        answers: a JSONL file that gets a row for each question. Rows that it has already are reused, except errors.
+        answers: a JSONL file that gets a row for each question. Rows that it has already are reused, except errors,
+            and so are the answers in them: only what they lack is asked, such as a further candidate.
             `<name>.lock` beside it keeps other runs out, and `<name>.run.json` records what the answers depend on. An
             `AnswerFile` is locked and claimed by the caller.
         num_frames: how many frames are sampled evenly from each video.
@@ -63,15 +65,15 @@ def evaluate(
 
     Returns:
         The rows in the order of the questions. A row has `id`; `given`, the question's line; and either `answers`, by
-        the labels of the candidates and "all tokens", or `error`, why there are none. An answer has `text`, `correct`
-        (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or only
-        `refused`, why its method cannot do this. A letter also has the `letter_logprobs` of all. `video_file` is the
-        size and the time of the last change of a video that is a file.
+        the labels of "all tokens" and of all candidates that the file has answers of, or `error`, why there are none.
+        An answer has `text`, `correct` (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept
+        tokens per scored token), or only `refused`, why its method cannot do this. A letter also has the
+        `letter_logprobs` of all. `video_file` is the size and the time of the last change of a video that is a file.
 
     Raises:
-        OptionError: if the file holds rows of another model, or of other questions, candidates or arguments, or about
-            videos that have changed since; if another run is writing it; if it is no answer file; or if candidates do
-            not go together.
+        OptionError: if the file holds rows of another model, or of other questions or arguments; if a method or a
+            video has changed since; if another run is writing it; if it is no answer file; or if candidates do not go
+            together.
     """
     compared = compared_candidates(candidates)
     how = HowToAnswer(
@@ -89,35 +91,48 @@ def evaluate(
     letters = not own and not thinks_aloud(checkpoint.processor, of_template) if letters is None else letters
     with ExitStack() as stack:
         if not isinstance(answers, AnswerFile):
-            answers = AnswerFile(answers)
+            answers = AnswerFile(answers, GROWS)
             stack.enter_context(answers.locked())
             run = _run(checkpoint, compared, read) | {"num_frames": num_frames, "max_new_tokens": max_new_tokens}
             answers.claim(run | {"chat_template_kwargs": of_template, "letters": letters}, commit())
         asked = ((question.id, stamp_of(question.given, question.video)) for question in questions)
         answers.check_answers(answers.answered(), asked, "question")
         rows = answers.rows_to_continue()
-        left = [question for question in questions if question.id not in rows]
-        for question, row in _answered(engine, left, compared, letters, read):
-            progress("Answering", len(rows), len(questions))
+        before = {id: row["answers"] for id, row in rows.items()}
+        left: list[tuple[Question, list[Candidate]]] = []
+        for question in questions:
+            missing = [each for each in compared if each.label not in before.get(question.id, {})]
+            if missing:
+                left.append((question, missing))
+        done = len(questions) - len(left)
+        for row in _rows(engine, left, before, letters, read):
+            progress("Answering", done, len(questions))
             answers.add([row])
-            rows[question.id] = row
+            rows[row["id"]] = row
+            done += 1
+        if any(question.id in before for question, _ in left):
+            answers.rows_to_continue()  # leaves one row of each question
     return [rows[question.id] for question in questions]
 
 
-def _answered(
+def _rows(
     engine: CandidatesEngine,
-    questions: Sequence[Question],
-    candidates: Sequence[Candidate],
+    asked: Sequence[tuple[Question, Sequence[Candidate]]],
+    before: Mapping[str, Mapping[str, Any]],
     letters: bool,
     read: Callable[[str, int], Video],
-) -> Iterator[tuple[Question, dict[str, Any]]]:
-    """Yield the questions with their rows, in their order."""
+) -> Iterator[dict[str, Any]]:
+    """Ask questions with candidates, and yield their rows in their order.
+
+    Args:
+        before: the answers with other candidates, by the questions' ids.
+    """
     stamps: dict[str, Any] = {}
     found: dict[str, dict[str, AnsweredRequest]] = {}
-    waiting = deque(questions)
+    waiting = deque(asked)
 
     def requests() -> Iterator[CandidateRequest]:
-        for question in questions:
+        for question, candidates in asked:
             stamps[question.id], found[question.id] = video_stamp(question.video), {}  # before the video is read
             by_letter = letters and question.choices is not None
             for candidate in candidates:
@@ -134,31 +149,31 @@ def _answered(
         for answer in answers:
             request = cast(CandidateRequest, answer.request)
             found[request.question.id][request.candidate.label] = answer
-            while waiting and len(found.get(waiting[0].id, ())) == len(candidates):
-                question = waiting.popleft()
-                row = _row_of(question, [found[question.id][each.label] for each in candidates])
-                yield question, row | {"video_file": stamps[question.id]}
+            while waiting and len(found.get(waiting[0][0].id, ())) == len(waiting[0][1]):
+                question, candidates = waiting.popleft()
+                by_label = found.pop(question.id)
+                of_question = [by_label[each.label] for each in candidates]
+                yield _row_of(question, before.get(question.id, {}), of_question) | {"video_file": stamps[question.id]}
 
 
-def _row_of(question: Question, answers: Sequence[AnsweredRequest]) -> dict[str, Any]:
-    """Return the row of a question, from its answer with all tokens and those with each candidate. What the stock model
-    refuses is an error, and so is whatever else than a refusal left a candidate without an answer."""
+def _row_of(question: Question, before: Mapping[str, Any], answers: Sequence[AnsweredRequest]) -> dict[str, Any]:
+    """Return the row of a question: the answers of before, and these. What the stock model refuses is an error, and so
+    is whatever else than a refusal left a candidate without an answer."""
     row: dict[str, Any] = {"id": question.id, "given": question.given}
-    whole = answers[0]
-    failed = [each for each in answers if each.error is not None and not (each.refused and each is not whole)]
-    if failed:
-        return row | {"error": failed[0].error}
-    row["answers"] = of_candidates = {}
+    told = dict(before)
     for answer in answers:
-        told: dict[str, Any] = {"refused": answer.error}
+        label = cast(CandidateRequest, answer.request).candidate.label
         if isinstance(answer, CandidateAnswer):
-            told = {"text": answer.answer}
+            told[label] = {"text": answer.answer}
             if answer.letter_logprobs is not None:
-                told["letter_logprobs"] = answer.letter_logprobs
-            told |= {"kept_share": answer.kept_share, "correct": question.is_correct(answer.answer)}
-            told["agrees"] = question.agree(answer.answer, whole.answer)
-        of_candidates[cast(CandidateRequest, answer.request).candidate.label] = told
-    return row
+                told[label]["letter_logprobs"] = answer.letter_logprobs
+            told[label] |= {"kept_share": answer.kept_share, "correct": question.is_correct(answer.answer)}
+            told[label]["agrees"] = question.agree(answer.answer, told[AllTokens().label]["text"])
+        elif answer.refused and label != AllTokens().label:
+            told[label] = {"refused": answer.error}
+        else:
+            return row | {"error": answer.error}
+    return row | {"answers": told}
 
 
 def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import transformers
 
 from vidcom2.cli.app import COMMANDS
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
-from vidcom2.families import FAMILIES, PROCESSORS
+from vidcom2.families.table import FAMILIES, PROCESSORS
 from vidcom2.hub_upload.model_card import purpose
 from vidcom2.shipping.shipped_code import code_of
 
@@ -92,7 +92,7 @@ def check_hooks() -> None:
 
 def check_example_of_a_row() -> None:
     shown = re.findall(r"```python\n(.+?)```", page("docs/add_a_family.md"), flags=re.DOTALL)[0].strip()
-    assert f"{textwrap.indent(shown, ' ' * 8)},\n" in page("src/vidcom2/families.py")
+    assert f"{textwrap.indent(shown, ' ' * 8)},\n" in page("src/vidcom2/families/table.py")
 
 
 def check_repos() -> None:

@@ -1,4 +1,4 @@
-"""Writes what type checkers read of the families whose modules are written from rows: `family_classes.pyi`, and their
+"""Writes what type checkers read of the families whose modules are written from rows: `families/classes.pyi`, and their
 names in `__init__.pyi`.
 
     python .ci/stubs.py
@@ -9,18 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vidcom2.family_sources import written_families
+from vidcom2.families.sources import written_families
 
 PACKAGE = Path(__file__).parents[1] / "src" / "vidcom2"
-CLASSES, EXPORTS = PACKAGE / "family_classes.pyi", PACKAGE / "__init__.pyi"
+CLASSES, EXPORTS = PACKAGE / "families" / "classes.pyi", PACKAGE / "__init__.pyi"
 
 
 def stubs() -> dict[Path, str]:
     """Return the text of each stub file, before ruff sorts and wraps it."""
     written = written_families()
     imports = [
-        "from .configuration.family_config import FamilyConfig",
-        "from .modeling.prompt.compressed_generation import VidCom2GenerationMixin",
+        "from ..configuration.family_config import FamilyConfig",
+        "from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin",
     ]
     classes = []
     for family in written:
@@ -29,7 +29,7 @@ def stubs() -> dict[Path, str]:
             place = f".models.{family.module}.modeling_{family.module}" if name in family.not_exported else ""
             imports.append(f"from transformers{place} import {name}")
         mixins = {each: each.rpartition(".")[::2] for each in (*family.mixins, *family.head_mixins)}
-        imports += [f"from .modeling.families.{module} import {name}" for module, name in mixins.values()]
+        imports += [f"from ..modeling.families.{module} import {name}" for module, name in mixins.values()]
         of_model, of_head = (
             "".join(f"{mixins[each][1]}, " for each in group) for group in (family.mixins, family.head_mixins)
         )
@@ -42,14 +42,14 @@ class {ours}ForConditionalGeneration({of_head}VidCom2GenerationMixin, {stock}For
 """)
     names = sorted(name for family in written for name in family.class_names)
     exports = EXPORTS.read_text(encoding="utf-8")
-    before = re.search(r"^from \.family_classes import \(\n.*?^\)\n", exports, flags=re.MULTILINE | re.DOTALL)
-    ours = f"from .family_classes import ({', '.join(names)})\n"
+    before = re.search(r"^from \.families\.classes import \(\n.*?^\)\n", exports, flags=re.MULTILINE | re.DOTALL)
+    ours = f"from .families.classes import ({', '.join(names)})\n"
     exports = exports.replace(before[0], ours) if before else exports.replace("from .live.", f"{ours}from .live.", 1)
     listed = re.search(r"^__all__ = \[\n(.*?)^\]", exports, flags=re.MULTILINE | re.DOTALL)
     assert listed is not None
     kept = {name for name in re.findall(r'"(\w+)"', listed[1]) if not _was_written(name, before[0] if before else "")}
     exports = exports.replace(listed[0], f"__all__ = {sorted(kept | {*names})!r}")
-    title = '"""Written by `.ci/stubs.py` from the rows of `families.py`."""\n\n'
+    title = '"""Written by `.ci/stubs.py` from the rows of `table.py`."""\n\n'
     return {CLASSES: title + "\n".join(dict.fromkeys(imports)) + "\n" + "".join(classes), EXPORTS: exports}
 
 

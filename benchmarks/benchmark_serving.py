@@ -23,7 +23,7 @@ import typer
 from benchmarks.pages import certificate, write_result
 from benchmarks.vllm_server import vllm_server
 from vidcom2.configuration.compression_settings import SETTING_NAMES
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
 from vidcom2.measuring.models import random_checkpoint
 from vidcom2.measuring.sizes import MODEL_SIZES, SMALL
 

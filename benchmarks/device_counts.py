@@ -31,7 +31,7 @@ from transformers.utils import logging
 
 import vidcom2
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, NUM_KEPT
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
 from vidcom2.modeling.encoding import video_features
 
 

@@ -10,12 +10,12 @@ from typing import Any
 from huggingface_hub import HfApi
 from huggingface_hub.errors import StrictDataclassError
 
-from ..checkpoints import PROCESSOR_FILES
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import CheckpointError
-from ..families import Family
-from ..finding_checkpoints import ADAPTER_CONFIG, check_no_pointers, check_settings_of, family_of, read_object
-from ..hub_calls import hub_errors
+from ..families.table import Family
+from ..loading.checkpoints import PROCESSOR_FILES
+from ..loading.finding_checkpoints import ADAPTER_CONFIG, check_no_pointers, check_settings_of, family_of, read_object
+from ..loading.hub_calls import hub_errors
 from ..repo_shape import CARD, CONFIG, INDEX, SINGLE_FILE, sha256_of, weight_files
 
 # The files that a repo takes from its base beside the weights. Nothing else is taken, because a folder may also hold a

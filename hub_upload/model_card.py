@@ -16,8 +16,8 @@ from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData, 
 from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from ..errors import CheckpointError
 from ..evaluation.accuracy_tables import as_text, pipes
-from ..families import FAMILIES, Family
-from ..processors import can_be_counted
+from ..families.table import FAMILIES, Family
+from ..loading.processors import can_be_counted
 from ..repo_shape import CARD, PIPELINE_TASK
 from ..shipping.shipped_code import held_methods
 from ..shipping.shipped_files import shipped_paths

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from ..devices import torch_device
 from ..errors import OptionError
-from ..finding_checkpoints import family_at, folder_named
-from ..hub_calls import HubUnreachable, hub_errors
+from ..loading.devices import torch_device
+from ..loading.finding_checkpoints import family_at, folder_named
+from ..loading.hub_calls import HubUnreachable, hub_errors
 from ..records.fingerprints import folder_identity
 from ..records.whole_files import check_free
 from ..toys import toy_of

@@ -11,7 +11,7 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationCopy,
 from huggingface_hub.errors import FileDuplicationError, HfHubHTTPError, RepositoryNotFoundError
 from huggingface_hub.utils.sha import git_hash
 
-from ..hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
+from ..loading.hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
 from ..repo_shape import CARD, INDEX, SINGLE_FILE, listed_files
 from .base_checkpoint import READ, Base, download_weights
 from .model_card import MODEL_MARKER, SPACE_MARKER

@@ -11,9 +11,9 @@ from typing import Any
 from ..configuration.compression_settings import VISION_METHODS
 from ..configuration.family_config import FamilyConfig
 from ..errors import CheckpointError, written_to
-from ..families import FAMILIES
-from ..finding_checkpoints import read_object
-from ..processors import foreign_processor, processor_fields
+from ..families.table import FAMILIES
+from ..loading.finding_checkpoints import read_object
+from ..loading.processors import foreign_processor, processor_fields
 from ..records.whole_files import growing_folder
 from ..repo_shape import CARD, CONFIG, PROCESSOR, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download, try_to_load_from_cache
 
-from ..families import FAMILIES
-from ..finding_checkpoints import folder_named, read_object
-from ..hub_calls import HubUnreachable, PublishError, hub_errors
+from ..families.table import FAMILIES
+from ..loading.finding_checkpoints import folder_named, read_object
+from ..loading.hub_calls import HubUnreachable, PublishError, hub_errors
 from ..repo_shape import CONFIG, FINISHED, refused_pickles
 
 WORKER = Path(__file__).with_name("verification_worker.py")

@@ -31,9 +31,9 @@ from transformers import AutoProcessor, BatchFeature, PreTrainedModel, Processor
 from videos_as_images import by_prompt, joined_pixels, split_pixels
 
 from vidcom2.asking.prompting import OF_THE_TOWER, at_least_a_pair, prompt_text
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, NUM_KEPT, VISION_METHODS
-from vidcom2.processors import restore, shorten
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.loading.processors import restore, shorten
 from vidcom2.video.reading import Video
 
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -19,7 +19,7 @@ from models import MODELS, ModelCase, chat_prompt, make_image, make_video
 from torch import Tensor
 
 import vidcom2
-from vidcom2.processors import restore, shorten
+from vidcom2.loading.processors import restore, shorten
 
 RATIO = 0.25
 FILE = Path(__file__).with_name("digests.json")

@@ -24,7 +24,7 @@ from videos_as_images import (
     frame_places,
 )
 
-from vidcom2.families import FAMILIES, Family
+from vidcom2.families.table import FAMILIES, Family
 from vidcom2.tiny.llava import tiny_llava_onevision
 
 RETENTION_RATIO = 0.25

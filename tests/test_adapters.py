@@ -16,8 +16,8 @@ from test_cli_errors import mistake
 from test_fingerprints import model_identity
 
 import vidcom2 as package
-from vidcom2 import finding_checkpoints
-from vidcom2.checkpoints import CheckpointError, load_checkpoint
+from vidcom2.loading import finding_checkpoints
+from vidcom2.loading.checkpoints import CheckpointError, load_checkpoint
 from vidcom2.records.fingerprints import certificate_of
 
 peft = pytest.importorskip("peft")

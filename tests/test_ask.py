@@ -27,8 +27,8 @@ from vidcom2.asking.ask import Answer
 from vidcom2.asking.conversation import Conversation
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.errors import OptionError
+from vidcom2.loading.processors import placeholder_of
 from vidcom2.modeling.families.processing_llava_video import time_instruction
-from vidcom2.processors import placeholder_of
 from vidcom2.video.reading import Video, read_video
 
 QUESTION = "What happens?"
@@ -151,7 +151,7 @@ def test_a_video_of_one_frame_is_answered(family: Family, video: Video) -> None:
 def test_frame_times_reach_the_positions_in_full_precision(family: Family, by: str) -> None:
     """The model has bfloat16 weights, a type in which 201, 202 and 203 are only two numbers."""
     from vidcom2.asking.comparison import compare_answers
-    from vidcom2.checkpoints import Checkpoint
+    from vidcom2.loading.checkpoints import Checkpoint
 
     # 24 frames of a 33.5 s clip with a variable rate, at places in milliseconds.
     places = np.sort(np.random.default_rng(0).choice(33_000, 24, replace=False))

@@ -18,9 +18,9 @@ from benchmarks.methods.pruning_sparsevlm import SparseVLM, num_recycled
 from benchmarks.needle.candidates import IN_MODEL, SEEN_ALL
 from vidcom2 import CompressionSettings, compress, frame_budgets
 from vidcom2.asking.candidates import Candidate
-from vidcom2.checkpoints import load_checkpoint
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.judging.questions import Question
+from vidcom2.loading.checkpoints import load_checkpoint
 from vidcom2.tiny.llava import tiny_llava_onevision
 from vidcom2.tiny.qwen import tiny_qwen2_vl, tiny_qwen3_vl
 from vidcom2.toys import PREFIX, TOYS

@@ -27,10 +27,10 @@ from vidcom2.asking import stopwatch, watched
 from vidcom2.asking.candidates import AllTokens, Candidate, candidates_of
 from vidcom2.asking.comparison import compare_answers
 from vidcom2.asking.prompting import prepare_inputs
-from vidcom2.checkpoints import Checkpoint
 from vidcom2.errors import OptionError
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
 from vidcom2.hub_upload.model_card import read_result
+from vidcom2.loading.checkpoints import Checkpoint
 from vidcom2.measuring import bench as bench_module
 from vidcom2.measuring import bench_plot
 from vidcom2.measuring.asking_again import ask_again, table_of_asking_again

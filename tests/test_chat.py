@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from vidcom2.asking.conversation import Conversation
 from vidcom2.asking.watched import watch_frames
-from vidcom2.checkpoints import load_checkpoint
 from vidcom2.cli.app import app
 from vidcom2.errors import OptionError
+from vidcom2.loading.checkpoints import load_checkpoint
 from vidcom2.toys import DEMO_VIDEO, TOY
 from vidcom2.video.reading import read_video
 

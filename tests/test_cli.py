@@ -24,13 +24,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from vidcom2.asking.generation import STAGES
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.app import COMMANDS, HELP, app
 from vidcom2.cli.console import print_table, status
 from vidcom2.cli.verdicts import verdict_of_bench, verdict_of_eval
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.errors import OptionError
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.measuring.figures import figures
 from vidcom2.measuring.results import write_results
 from vidcom2.presets import RECOMMENDED

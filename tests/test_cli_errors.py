@@ -16,14 +16,16 @@ from safetensors.torch import load_file, save_file
 from test_cli import FAST, vidcom2
 from transformers import AutoConfig, AutoTokenizer
 
-from vidcom2 import families, load, placement
-from vidcom2.checkpoints import CheckpointError
+from vidcom2 import load
 from vidcom2.demo import serving
 from vidcom2.errors import FIRST_TOO_NEW, OLDEST_TRANSFORMERS, transformers_problem
 from vidcom2.explaining import drawing_file
-from vidcom2.families import FAMILIES
-from vidcom2.finding_checkpoints import resolve
-from vidcom2.placement import Placement
+from vidcom2.families import table as families
+from vidcom2.families.table import FAMILIES
+from vidcom2.loading import placement
+from vidcom2.loading.checkpoints import CheckpointError
+from vidcom2.loading.finding_checkpoints import resolve
+from vidcom2.loading.placement import Placement
 from vidcom2.toys import TOY
 
 

@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 import vidcom2
-from vidcom2 import families, load
+from vidcom2 import load
 from vidcom2.cli.app import app
 from vidcom2.conventions import hosting
 from vidcom2.conventions.against_stock import compare_with_stock, written
@@ -26,7 +26,9 @@ from vidcom2.conventions.derived_row import (
     noise,
     row_text,
 )
-from vidcom2.families import (
+from vidcom2.families import table as families
+from vidcom2.families.sources import written_modules, written_source
+from vidcom2.families.table import (
     FAMILIES,
     GRIDS,
     LINEAR_ATTENTION,
@@ -36,8 +38,7 @@ from vidcom2.families import (
     PROCESSOR_ROWS,
     PROCESSORS,
 )
-from vidcom2.family_sources import written_modules, written_source
-from vidcom2.processors import restore
+from vidcom2.loading.processors import restore
 
 REASONS = {
     "llava_onevision": "takes `video_grid_thw`",

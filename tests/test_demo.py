@@ -22,7 +22,6 @@ from PIL import Image
 from test_hostile_videos import postscript  # noqa: F401  (a fixture)
 
 import vidcom2
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, checked_setting
 from vidcom2.demo import answerer as answerer_module
 from vidcom2.demo.answerer import SIDES, TIMES, Answerer
@@ -30,6 +29,7 @@ from vidcom2.demo.controls import CONTROLS, POSITIONS, chosen_settings, controls
 from vidcom2.demo.live_page import MOST_VISITORS, Visit
 from vidcom2.demo.rendering import frames_html, turns_html
 from vidcom2.demo.turns import NO_QUESTION, Turns, asked, earlier_turns, problem_text
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.toys import TOY
 from vidcom2.video.reading import VideoError, read_video
 

@@ -27,7 +27,6 @@ from vidcom2.asking.candidates import Candidate, candidates_of, compared_candida
 from vidcom2.asking.generation import Batch
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.bulk import many_in_transformers
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import BUG, OptionError
 from vidcom2.evaluation.accuracy_plot import draw_results
 from vidcom2.evaluation.accuracy_tables import markdown, table, unanswered
@@ -36,6 +35,7 @@ from vidcom2.evaluation.report import paired_interval, summary, wilson, write_re
 from vidcom2.hub_upload.model_card import read_result
 from vidcom2.judging.named_choice import normalised
 from vidcom2.judging.questions import Question, read_questions
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.records.fingerprints import video_place
 from vidcom2.records.run_record import AnswerFile, locked_output
 from vidcom2.toys import TOY

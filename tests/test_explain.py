@@ -19,7 +19,6 @@ from test_cli import vidcom2 as command
 
 import vidcom2
 from vidcom2.asking.prompting import prepare_inputs
-from vidcom2.checkpoints import Checkpoint
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from vidcom2.explaining.drawing import CHOSEN_FRAMES, MOST_FRAMES, drawing
 from vidcom2.explaining.explain import Figure
@@ -33,6 +32,7 @@ from vidcom2.explaining.explanation import (
     compare,
 )
 from vidcom2.explaining.explanation_page import page_html
+from vidcom2.loading.checkpoints import Checkpoint
 from vidcom2.video.reading import Video, read_video
 
 LANDSCAPE, PORTRAIT = (54, 96), (96, 54)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import vidcom2
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
 
 
 def test_importing_the_package_imports_neither_torch_nor_transformers() -> None:

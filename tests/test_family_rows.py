@@ -14,8 +14,8 @@ import torch
 from transformers import AutoConfig
 
 import vidcom2
-from vidcom2.families import PROCESSORS
-from vidcom2.family_sources import written_families, written_modules, written_source
+from vidcom2.families.sources import written_families, written_modules, written_source
+from vidcom2.families.table import PROCESSORS
 
 ROOT = Path(__file__).parents[1]
 HERE = [each for each in written_families() if each.runs_here]

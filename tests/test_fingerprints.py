@@ -13,10 +13,10 @@ from test_cli import vidcom2
 from test_evaluation import write_lines
 
 from vidcom2.bulk.requests import request_of
-from vidcom2.checkpoints import load_checkpoint
 from vidcom2.errors import CheckpointError, OptionError
-from vidcom2.finding_checkpoints import resolve
-from vidcom2.placement import Placement
+from vidcom2.loading.checkpoints import load_checkpoint
+from vidcom2.loading.finding_checkpoints import resolve
+from vidcom2.loading.placement import Placement
 from vidcom2.records import fingerprints
 from vidcom2.records.fingerprints import code_digest, digest, folder_identity, identity_of, model_files, video_stamp
 from vidcom2.records.run_record import AnswerFile

@@ -21,15 +21,15 @@ from vidcom2.asking.comparison import compare_answers
 from vidcom2.asking.frame_device import device_of_encoder, device_of_frames, takes_a_device
 from vidcom2.asking.prepared_video import prepare_video
 from vidcom2.asking.prompting import prepare_inputs
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.demo.answerer import Answerer
 from vidcom2.errors import OptionError
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.explaining.explain import explain
 from vidcom2.judging.questions import Question
 from vidcom2.live.live_video import LiveVideo
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.loading.placement import Placement
 from vidcom2.measuring.stages import Task, answer, encode
-from vidcom2.placement import Placement
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import Video, read_video
 

@@ -21,9 +21,9 @@ import vidcom2
 from vidcom2 import VidCom2InternVLConfig
 from vidcom2.configuration import configuration_vidcom2_smolvlm as of_smolvlm
 from vidcom2.configuration.compression_settings import NUM_KEPT
+from vidcom2.loading.processors import shorten
 from vidcom2.modeling.families.frame_images import FrameImagesModelMixin
 from vidcom2.modeling.prompt.processing_short_prompts import VidCom2ProcessorMixin
-from vidcom2.processors import shorten
 
 pytestmark = only(lambda family: family.frames_are_images)
 

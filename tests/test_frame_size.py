@@ -12,9 +12,9 @@ from test_cli import vidcom2
 
 from vidcom2 import Video, answer_many, ask, read_video
 from vidcom2.asking.frame_size import size_of_frames
-from vidcom2.checkpoints import load_checkpoint
 from vidcom2.errors import OptionError
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
+from vidcom2.loading.checkpoints import load_checkpoint
 from vidcom2.video.reading import VideoError
 
 QUESTION = "What happens?"

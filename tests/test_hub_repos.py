@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from test_cli import vidcom2
 from transformers import ProcessorMixin
 
-from vidcom2.processors import of_whole_prompts, shorten
+from vidcom2.loading.processors import of_whole_prompts, shorten
 from vidcom2.shipping.shipped_code import LICENSE, code_of
 from vidcom2.toys import DEMO_VIDEO
 

@@ -8,8 +8,8 @@ import torch
 from models import chat_prompt, make_video
 
 import vidcom2
-from vidcom2.families import FAMILIES
-from vidcom2.processors import restore
+from vidcom2.families.table import FAMILIES
+from vidcom2.loading.processors import restore
 from vidcom2.tiny.kimi import tiny_kimi_k25
 
 pytestmark = pytest.mark.skipif(not FAMILIES["kimi_k25"].runs_here, reason=FAMILIES["kimi_k25"].needs)

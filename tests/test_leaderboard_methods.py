@@ -25,8 +25,8 @@ from vidcom2 import VideoCompression, compress
 from vidcom2.asking import generation
 from vidcom2.asking.generation import EncodedVideos, run_tower
 from vidcom2.asking.prompting import prepare_inputs
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.modeling.methods import method_vidcom2, users_methods
 from vidcom2.modeling.methods.method_vidcom2 import frame_means
 from vidcom2.toys import PREFIX, TOYS

@@ -16,7 +16,6 @@ from benchmarks.methods.compressed_answers import compressed_answers
 from vidcom2.asking.candidates import Candidate, candidates_of
 from vidcom2.asking.generation import Batch
 from vidcom2.asking.prompting import prepare_inputs, thinks_aloud
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import NoAnswersError, OptionError
 from vidcom2.evaluation import candidates_engine
 from vidcom2.evaluation.accuracy_tables import markdown, table, unanswered
@@ -25,6 +24,7 @@ from vidcom2.evaluation.report import summary
 from vidcom2.judging.letters import letter_answers
 from vidcom2.judging.named_choice import LETTERS, named_choice
 from vidcom2.judging.questions import Question
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 
 OPTIONS = ("kitchen", "street", "garden")
 

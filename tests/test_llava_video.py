@@ -23,8 +23,8 @@ from vidcom2.configuration.configuration_vidcom2_llava_video import (
 )
 from vidcom2.llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoForConditionalGeneration
 from vidcom2.llava_video.converter import convert_llava_video
+from vidcom2.loading.processors import of_whole_prompts
 from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from vidcom2.processors import of_whole_prompts
 
 SIZES = Sizes()  # 7 x 7 patches are pooled to 3 x 3, or with "bilinear" to 4 x 4
 SIDES = {"average": 3, "max": 3, "bilinear": 4}

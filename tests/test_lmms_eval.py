@@ -24,10 +24,10 @@ from test_cli import vidcom2
 
 from vidcom2 import read_video
 from vidcom2.asking.prompting import prepare_inputs
-from vidcom2.checkpoints import load_checkpoint
 from vidcom2.errors import OptionError
 from vidcom2.hub_upload.model_card import ResultsError, read_result
 from vidcom2.live.live_video import LiveVideo
+from vidcom2.loading.checkpoints import load_checkpoint
 from vidcom2.records.fingerprints import digest, model_files
 
 ROOT = Path(__file__).parents[1]

@@ -27,9 +27,9 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 
 import vidcom2
 from vidcom2.errors import CheckpointError
-from vidcom2.families import FAMILIES, no_class_for
+from vidcom2.families.table import FAMILIES, no_class_for
+from vidcom2.loading.processors import check_processor
 from vidcom2.modeling.hosting.in_transformers import without
-from vidcom2.processors import check_processor
 
 
 def test_load_returns_the_class_and_the_processor_of_the_family(family: Family) -> None:
@@ -442,7 +442,7 @@ def test_a_model_of_no_family_is_told_the_type_that_is_written_most_like_its_own
 
 @only(lambda family: family.name == "llava_onevision")
 def test_load_refuses_arguments_that_make_no_sense(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vidcom2.placement.find_spec", lambda name: name == "accelerate" or None)
+    monkeypatch.setattr("vidcom2.loading.placement.find_spec", lambda name: name == "accelerate" or None)
     for arguments, message in (
         ({"retention_ratio": 1.5}, "`retention_ratio` is 1.5"),
         ({"compresion_rounding": "up"}, "`compresion_rounding` is neither a setting .* retention_ratio"),

@@ -32,8 +32,8 @@ from vidcom2.bulk import many_in_transformers
 from vidcom2.bulk.background import Background
 from vidcom2.bulk.engine import Engine
 from vidcom2.bulk.requests import read_requests, request_of, requests_of_folder
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import BUG, OptionError
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.records.jsonl import as_line
 from vidcom2.records.run_record import AnswerFile
 from vidcom2.toys import DEMO_VIDEO

@@ -10,7 +10,7 @@ from conftest import Family, only
 from test_generate import assert_same, run
 
 import vidcom2
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
 
 MOLMO2 = FAMILIES["molmo2"]
 

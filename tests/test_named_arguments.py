@@ -13,10 +13,10 @@ from transformers import GenerationConfig, GenerationMixin, ProcessorMixin
 
 import vidcom2
 from vidcom2.asking.prompting import OF_TEXTS, OF_THE_TOWER, OF_VIDEOS, prepare_inputs
-from vidcom2.checkpoints import Checkpoint
 from vidcom2.errors import CheckpointError, OptionError
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.judging.questions import read_questions
+from vidcom2.loading.checkpoints import Checkpoint
 
 ONE = only(lambda family: family.name == "llava_onevision")
 ARGUMENTS = sorted(

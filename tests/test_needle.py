@@ -28,7 +28,7 @@ from benchmarks.needle.videos import (
 )
 from benchmarks.pages import ROOT, filled, tables_in
 from vidcom2 import ask, read_video
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.toys import PREFIX, TOY, TOYS
 from vidcom2.video.reading import Video
 

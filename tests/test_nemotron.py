@@ -11,7 +11,7 @@ from models import chat_prompt, make_image, make_video
 
 import vidcom2
 from vidcom2.asking.prompting import prepare_inputs
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
 
 pytestmark = pytest.mark.skipif(not FAMILIES["nemotron_h_omni"].runs_here, reason=FAMILIES["nemotron_h_omni"].needs)
 RATIO, TOKENS = 0.25, 12

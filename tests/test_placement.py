@@ -12,12 +12,12 @@ from transformers import DynamicCache, StaticCache
 from transformers.generation import utils
 
 import vidcom2
-from vidcom2.checkpoints import load_checkpoint
 from vidcom2.cli.app import app
 from vidcom2.errors import OptionError
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
+from vidcom2.loading.checkpoints import load_checkpoint
+from vidcom2.loading.placement import Placement
 from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
-from vidcom2.placement import Placement
 from vidcom2.toys import DEMO_VIDEO, TOYS
 
 FIELDS = {field.name: field.default for field in dataclasses.fields(Placement)}

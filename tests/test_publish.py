@@ -27,12 +27,10 @@ from test_load import rename_processor
 from transformers import AutoProcessor, LlavaOnevisionProcessor
 
 from vidcom2 import PAPER
-from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from vidcom2.errors import OptionError
 from vidcom2.evaluation.accuracy_tables import BY_LETTER, NOTES, as_text, pipes
-from vidcom2.families import FAMILIES
-from vidcom2.hub_calls import PublishError
+from vidcom2.families.table import FAMILIES
 from vidcom2.hub_upload.base_checkpoint import Base, hub_base, local_base
 from vidcom2.hub_upload.model_card import (
     MODEL_MARKER,
@@ -55,6 +53,8 @@ from vidcom2.hub_upload.publishing import (
     remote_state,
 )
 from vidcom2.hub_upload.staging import StagedRepo, complete, stage
+from vidcom2.loading.checkpoints import CheckpointError
+from vidcom2.loading.hub_calls import PublishError
 from vidcom2.repo_shape import listed_files
 from vidcom2.shipping.shipped_code import code_of, fields_of
 from vidcom2.toys import TOY, TOYS

@@ -7,8 +7,8 @@ import torch
 from models import make_video
 
 import vidcom2
-from vidcom2.families import FAMILIES
-from vidcom2.processors import restore, shorten
+from vidcom2.families.table import FAMILIES
+from vidcom2.loading.processors import restore, shorten
 
 
 @pytest.mark.skipif(not FAMILIES["qwen4_exp"].runs_here, reason="this Transformers has no Qwen4-Exp")

@@ -17,7 +17,7 @@ from test_qwen_videos import attentive
 from transformers import AutoConfig, AutoModelForTextToWaveform
 
 import vidcom2
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
 
 __all__ = ["attentive"]  # a fixture
 pytestmark = only(lambda family: family.hears)

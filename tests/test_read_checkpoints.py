@@ -22,7 +22,7 @@ from transformers import BatchFeature, Qwen2VLImageProcessor, Qwen3VLProcessor, 
 from transformers.video_utils import VideoMetadata
 
 import vidcom2
-from vidcom2.processors import restore
+from vidcom2.loading.processors import restore
 from vidcom2.tiny.qwen import QWEN2_VL_CHAT_TEMPLATE
 from vidcom2.tiny.tokens import chat_tokenizer
 

@@ -13,7 +13,7 @@ import pytest
 from test_cli import vidcom2
 
 from vidcom2 import load
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
 from vidcom2.tiny.glm import tiny_glm4v
 from vidcom2.tiny.llava import tiny_llava_onevision
 from vidcom2.tiny.llava_video import tiny_llava_video

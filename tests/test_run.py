@@ -18,9 +18,9 @@ from vidcom2 import VideoTokens, register_score_method
 from vidcom2.asking import comparison as run_module
 from vidcom2.asking.comparison import Comparison, Measured, compare_answers
 from vidcom2.asking.prompting import prepare_inputs
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.comparison_table import as_json, print_comparison
 from vidcom2.configuration.compression_settings import CompressionSettings
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.modeling.methods.compression import VideoCompression
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import Video, read_video

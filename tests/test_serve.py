@@ -27,7 +27,7 @@ from ffmpeg_libraries import ffmpeg_environment, write_clip
 from models import CASES_THAT_LOAD, RETENTION_RATIO, ModelCase
 from transformers.utils.import_utils import is_serve_available
 
-from vidcom2.processors import of_whole_prompts, shorten
+from vidcom2.loading.processors import of_whole_prompts, shorten
 
 pytestmark = pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`")
 pytest.importorskip("torchcodec", reason="`transformers serve` decodes videos with torchcodec")

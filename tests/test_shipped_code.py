@@ -16,10 +16,10 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module, get
 
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.configuration.saved_with_code import check_before_copy
-from vidcom2.families import FAMILIES
-from vidcom2.family_sources import written_modules, written_source
+from vidcom2.families.sources import written_modules, written_source
+from vidcom2.families.table import FAMILIES
 from vidcom2.hub_upload.verification import failures, verify
-from vidcom2.processors import shorten
+from vidcom2.loading.processors import shorten
 from vidcom2.shipping.shipped_code import code_of, fields_of
 from vidcom2.tiny.llava_video import tiny_llava_video
 

@@ -18,15 +18,15 @@ from loopback_hub import LoopbackHub
 from test_cli import vidcom2
 from test_cli_errors import mistake
 
-from vidcom2.checkpoints import load_checkpoint
 from vidcom2.demo.answerer import Answerer
 from vidcom2.demo.space import lent_gpu
 from vidcom2.demo.turns import asked
 from vidcom2.errors import OptionError
-from vidcom2.hub_calls import PublishError
 from vidcom2.hub_upload.publish_options import PublishOptions
 from vidcom2.hub_upload.publish_repo import prepare
 from vidcom2.hub_upload.publishing import Published, publish
+from vidcom2.loading.checkpoints import load_checkpoint
+from vidcom2.loading.hub_calls import PublishError
 from vidcom2.repo_shape import listed_files
 from vidcom2.toys import TOY
 

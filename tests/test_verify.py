@@ -15,13 +15,13 @@ from test_cli import vidcom2
 from transformers.quantizers import HfQuantizer
 
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
-from vidcom2.hub_calls import HubUnreachable
 from vidcom2.hub_upload import verification_worker
 from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions
 from vidcom2.hub_upload.staging import StagedRepo, complete, stage
 from vidcom2.hub_upload.verification import NotVidCom2Error, VerificationError, verify
 from vidcom2.hub_upload.verification_worker import Failed, Repo, check_files
+from vidcom2.loading.hub_calls import HubUnreachable
 from vidcom2.repo_shape import listed_files
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vidcom2.families import FAMILIES
+from vidcom2.families.table import FAMILIES
 from vidcom2.vllm_plugin import MODELS, SERVED, compat
 from vidcom2.vllm_plugin.compat import SUPPORTED, WINDOW, why_not
 

@@ -22,9 +22,9 @@ from vidcom2.asking.conversation import Conversation
 from vidcom2.asking.generation import keep_tokens, run_tower
 from vidcom2.asking.prepared_video import prepare_video
 from vidcom2.asking.watched import Watched
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.evaluation.report import paired_interval
 from vidcom2.judging.questions import Question, read_questions
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.toys import PREFIX, TOY, TOYS
 from vidcom2.video.reading import read_video
 

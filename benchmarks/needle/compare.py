@@ -18,11 +18,11 @@ import typer
 
 from vidcom2.asking.candidates import AllTokens, Candidate
 from vidcom2.asking.comparison import environment
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.console import progress_bar
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import summary
 from vidcom2.judging.questions import Question, read_questions
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.records.provenance import birth_certificate, cpu_name
 from vidcom2.toys import PREFIX, TOY, TOYS, Toy
 from vidcom2.video.reading import read_video

@@ -20,7 +20,7 @@ import typer
 from rich.progress import track
 
 from vidcom2 import ask, read_video
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.toys import TOYS, Toy
 
 from .architectures import ARCHITECTURES

@@ -7,7 +7,7 @@ import torch
 
 from vidcom2.asking.candidates import Candidate
 from vidcom2.asking.prompting import prepare_inputs, video_arguments
-from vidcom2.checkpoints import Checkpoint
+from vidcom2.loading.checkpoints import Checkpoint
 from vidcom2.video.reading import Video
 
 

@@ -48,12 +48,12 @@ def _check_repo(saved: object, repo: str, token: object, revision: str | None) -
 
 
 # These modules are cheap to import: they import only the standard library.
-importlib.import_module(f"{__name__}.family_modules")  # so that the modules of families without files can be imported
+importlib.import_module(f"{__name__}.families.modules")  # so that the modules of families without files can be imported
 importlib.import_module(f"{__name__}.modeling.registered_methods")  # so that the names of all methods are known
 _problem = importlib.import_module(f"{__name__}.errors").transformers_problem()
 if _problem is not None:
     warnings.warn(_problem, stacklevel=2)
-_absent = importlib.import_module(f"{__name__}.families").absent_classes() if _problem is None else {}
+_absent = importlib.import_module(f"{__name__}.families.table").absent_classes() if _problem is None else {}
 __all__ = [name for name in _names if name not in _absent]
 _saved_with_code = importlib.import_module(f"{__name__}.configuration.saved_with_code").SavedWithCode
 _saved_with_code.write_code, _saved_with_code.check_repo = staticmethod(_write_code), staticmethod(_check_repo)

@@ -1,17 +1,15 @@
 """The names that `vidcom2` exports. Type checkers read this file, and `__init__.py` imports each name on first use."""
 
-from .applying import apply, remove
 from .asking.answer import Answer
 from .asking.ask import ask, load_watched, watch
 from .asking.counting import TokenCount, count_tokens
 from .asking.watched import Watched
 from .bulk.many import answer_many
 from .bulk.requests import AnsweredRequest
-from .checkpoints import load, tiny_model
 from .configuration.compression_settings import CompressionSettings
 from .conventions.hosting import host_family
 from .explaining.explain import explain
-from .family_classes import (
+from .families.classes import (
     VidCom2CohereCompassConfig,
     VidCom2CohereCompassForConditionalGeneration,
     VidCom2Cosmos3OmniConfig,
@@ -48,6 +46,8 @@ from .family_classes import (
 from .live.live_video import LiveVideo
 from .live.stream_memory import StreamTokens, register_memory_method
 from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
+from .loading.applying import apply, remove
+from .loading.checkpoints import load, tiny_model
 from .modeling.compress import compress
 from .modeling.encoding.users_vision_methods import register_vision_method
 from .modeling.families.modeling_vidcom2_cosmos3_edge import (

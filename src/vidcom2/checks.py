@@ -21,7 +21,7 @@ from .configuration.compression_settings import (
     checked_setting,
 )
 from .errors import OptionError, brief, did_you_mean
-from .families import FAMILIES
+from .families.table import FAMILIES
 
 # Settings that only some families have, in addition to `CompressionSettings`, with the values they accept.
 FAMILY_SETTINGS = {name: accepted for family in FAMILIES.values() for name, accepted in family.settings.items()}

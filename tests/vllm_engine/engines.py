@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from transformers.utils import logging
 
 from vidcom2.configuration.compression_settings import SETTING_NAMES, CompressionSettings
-from vidcom2.processors import restore, shorten
+from vidcom2.loading.processors import restore, shorten
 
 logging.disable_progress_bar()
 FRAMES, HEIGHT, WIDTH, NEW = 8, 112, 140, 8

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
 
-from ..checkpoints import Checkpoint, load_resolved
 from ..checks import FAMILY_SETTINGS, check_settings, settings_hint
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError, brief
-from ..families import FAMILIES
-from ..finding_checkpoints import Resolved, resolve
+from ..families.table import FAMILIES
+from ..loading.checkpoints import Checkpoint, load_resolved
+from ..loading.finding_checkpoints import Resolved, resolve
+from ..loading.placement import Placement
+from ..loading.processors import check_processor
 from ..modeling.hosting.in_transformers import pop_settings
-from ..placement import Placement
-from ..processors import check_processor
 from ..toys import TOYS
 
 if TYPE_CHECKING:

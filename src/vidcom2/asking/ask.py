@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from ..checks import WATCHED, is_watched, settings_hint, whole_number
 from ..errors import OptionError, brief
-from ..placement import Placement
+from ..loading.placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import stamped
 from ..video.frames import Frames, is_list_of_pictures

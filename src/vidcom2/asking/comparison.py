@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
+from ..loading.checkpoints import Checkpoint
 from ..modeling.methods.compression import VideoCompression
 from ..modeling.prompt.prompt_compression import positions_made_for
 from ..video.reading import Video

@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel, ProcessorMixin
 from transformers.image_utils import PILImageResampling
 
-from ..checkpoints import Checkpoint
-from ..processors import normalizes_on_the_cpu
+from ..loading.checkpoints import Checkpoint
+from ..loading.processors import normalizes_on_the_cpu
 from .watched_model import LANGUAGE_MODEL
 
 

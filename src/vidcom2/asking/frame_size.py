@@ -5,7 +5,7 @@ from typing import Any, cast
 from torch import Tensor
 from transformers import ProcessorMixin
 
-from ..processors import frames_without_values, of_whole_prompts
+from ..loading.processors import frames_without_values, of_whole_prompts
 from ..video.reading import SizeOfFrames
 from .prompting import frames_together
 

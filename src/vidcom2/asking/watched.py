@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ..checkpoints import Checkpoint
 from ..checks import check_watched_target, whole_number
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError
-from ..families import FAMILIES
+from ..families.table import FAMILIES
+from ..loading.checkpoints import Checkpoint
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.hosting.in_transformers import pop_settings
 from ..video.reading import Video

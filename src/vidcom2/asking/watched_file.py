@@ -22,9 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, brief, is_out_of_memory, one_line, sentence
+from ..loading.checkpoints import Checkpoint
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
 from ..records.fingerprints import video_changed, video_stamp

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError
+from ..loading.checkpoints import Checkpoint
 
 WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 LANGUAGE_MODEL = ("language_model.",)  # how its names in the inner model begin; all else encodes

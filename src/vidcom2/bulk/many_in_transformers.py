@@ -20,9 +20,9 @@ from ..asking.prompting import padded, texts_of, video_arguments
 from ..asking.watched import Watched, check_kept, load_watched_file
 from ..asking.watched_file import read_header
 from ..asking.watched_model import encoder_identity
-from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import is_out_of_memory
+from ..loading.checkpoints import Checkpoint
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..video.reading import Video
 from .engine import Engine, Prepared

@@ -21,10 +21,10 @@ from ..asking.prompting import (
     prompt_text,
     spacing_of_a_part,
 )
-from ..checkpoints import read_config_and_processor
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line, reason_of
-from ..finding_checkpoints import Resolved
+from ..loading.checkpoints import read_config_and_processor
+from ..loading.finding_checkpoints import Resolved
 from ..video.reading import Video
 from ..vllm_plugin.compat import REASONS, why_not
 from ..vllm_plugin.settings import check_engine_can_keep, check_model, has_mrope_positions

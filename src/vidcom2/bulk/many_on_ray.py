@@ -26,9 +26,9 @@ import ray.data
 from ..checks import local_path
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import CheckpointError, OptionError, one_line, sentence
-from ..finding_checkpoints import resolve
 from ..judging.questions import id_of
-from ..placement import Placement
+from ..loading.finding_checkpoints import resolve
+from ..loading.placement import Placement
 from ..records.answer_parts import AnswerParts
 from ..records.fingerprints import certificate_of
 from ..records.jsonl import json_object

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..configuration.compression_settings import SETTING_NAMES
-from ..finding_checkpoints import Resolved
+from ..loading.finding_checkpoints import Resolved
 from ..records.fingerprints import identity_of
 from .requests import HowToAnswer
 
@@ -28,7 +28,7 @@ def start_engine(
         from .many_in_vllm import VllmEngine
 
         return VllmEngine(model, how, engine_arguments), identity_of(model.source)
-    from ..checkpoints import load_resolved
+    from ..loading.checkpoints import load_resolved
     from .many_in_transformers import TransformersEngine
 
     checkpoint = load_resolved(model)

@@ -19,14 +19,14 @@ from ..asking.candidates import Candidate, candidates_of, others_in_words
 from ..checks import check_given, check_settings, check_video_file, video_pixels
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, option_name, written_to
-from ..families import FAMILIES, Family
-from ..finding_checkpoints import Resolved, resolve
+from ..families.table import FAMILIES, Family
+from ..loading.finding_checkpoints import Resolved, resolve
+from ..loading.placement import Placement
 from ..measuring.asking_again import table_of_asking_again
 from ..measuring.bench_tables import ceilings, failures, notes, terminal_tables
 from ..measuring.figures import EAGER, of_setup
 from ..measuring.results import new_file, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
-from ..placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, command_line, cpu_name, without_folder
@@ -47,7 +47,7 @@ from .console import (
 from .verdicts import verdict_of_bench
 
 if TYPE_CHECKING:
-    from ..checkpoints import Checkpoint
+    from ..loading.checkpoints import Checkpoint
     from ..measuring.bench import Series
 
 METHODS = (*COMPRESSION_METHODS, "vidcom2:compression_scoring=released")
@@ -312,7 +312,7 @@ def _measured(given: BenchOptions) -> list[Path]:
     with status("Importing PyTorch ..."):
         import torch
 
-        from ..devices import device_of
+        from ..loading.devices import device_of
     device, *_ = [device_of(each) for each in options.placements()]  # the same for each kind of attention
     from ..measuring.clip import make_video, num_frames_of
 
@@ -418,7 +418,7 @@ def _model(
     """Return the model, the name under which its figures are stored, and a title for them."""
     import torch
 
-    from ..checkpoints import load_resolved
+    from ..loading.checkpoints import load_resolved
     from ..measuring.models import random_checkpoint
 
     placement, shared = options.placements()[0], "".join(f", {each}" for each in others_in_words(options.settings))

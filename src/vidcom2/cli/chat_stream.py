@@ -7,8 +7,8 @@ from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import OptionError
-from ..finding_checkpoints import resolve
-from ..placement import Placement
+from ..loading.finding_checkpoints import resolve
+from ..loading.placement import Placement
 from .console import print_line
 from .loading import import_libraries
 
@@ -121,8 +121,8 @@ def stream_chat(
 
     with LiveSource(stream, fps) as source:  # refuses what cannot be opened before the model is loaded
         import_libraries(placement)
-        from ..checkpoints import load_resolved
         from ..live.live_video import LiveVideo
+        from ..loading.checkpoints import load_resolved
 
         checkpoint = load_resolved(resolved)
         live = LiveVideo(checkpoint.model, checkpoint.processor, prepare_on=placement.prepare_on, **settings)

@@ -30,7 +30,7 @@ def check_family_command(
 
             from ..conventions.against_stock import compare_with_stock
             from ..conventions.derived_row import BrokenConventionError, derived_row, hosted, row_text
-            from ..families import FAMILIES
+            from ..families.table import FAMILIES
         source = {"revision": revision, "trust_remote_code": False}
         try:
             config = AutoConfig.from_pretrained(model, **source)
@@ -66,5 +66,5 @@ def check_family_command(
         if any(each.difference for each in compared):
             print_line("A row alone does not host this family. See docs/add_a_family.md.")
             raise typer.Exit(1)
-        print_line("The row, for src/vidcom2/families.py, and that of its processor:")
+        print_line("The row, for src/vidcom2/families/table.py, and that of its processor:")
         print_line(escape(row_text(family, stock_processor, row)))

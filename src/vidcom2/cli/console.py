@@ -32,8 +32,8 @@ from typer.core import TyperCommand, TyperGroup
 from ..checks import import_methods
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import BUG, OptionError, is_out_of_memory, memory_reason, option_name, transformers_problem
-from ..families import FAMILIES
-from ..placement import Placement
+from ..families.table import FAMILIES
+from ..loading.placement import Placement
 from ..presets import RECOMMENDED
 from ..records.fingerprints import digest, module_files
 from ..records.provenance import without_folder

@@ -10,8 +10,8 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from ..checks import check_given, check_video_file
-from ..finding_checkpoints import resolve
-from ..placement import Placement
+from ..loading.finding_checkpoints import resolve
+from ..loading.placement import Placement
 from ..presets import NUM_FRAMES
 from ..toys import shown_with
 from .console import one_line_errors, out, progress_of, status, takes_fields, takes_settings

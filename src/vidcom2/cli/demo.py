@@ -7,8 +7,8 @@ import typer
 from rich.markup import escape
 
 from ..demo.serving import check_address, check_gradio, import_gradio, serve
-from ..finding_checkpoints import resolve
-from ..placement import Placement
+from ..loading.finding_checkpoints import resolve
+from ..loading.placement import Placement
 from ..presets import NUM_FRAMES
 from ..toys import shown_with
 from .console import one_line_errors, print_line, status, takes_fields, takes_placement, takes_settings
@@ -47,9 +47,9 @@ def demo_command(options: DemoOptions) -> None:
         import_libraries(options.placement)
         with status("Importing Gradio ..."):
             import_gradio()
-            from ..checkpoints import load_resolved
             from ..demo.answerer import Answerer
             from ..demo.demo_page import build_page
+            from ..loading.checkpoints import load_resolved
         answerer = Answerer(load_resolved(resolved))
         with status("Answering once to prepare the model ..."):
             answerer.warm_up(str(shown_with(options.model)[0].path), options.num_frames)

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from ..errors import transformers_problem
-from ..families import FAMILIES
+from ..families.table import FAMILIES
 from ..own_version import own_version
 from .console import one_line_errors, out, print_line
 
@@ -80,7 +80,7 @@ def _device() -> str:
     try:
         import torch
 
-        from ..devices import torch_device
+        from ..loading.devices import torch_device
 
         device = torch_device("auto")
         return f"cuda: {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)

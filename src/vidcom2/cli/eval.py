@@ -14,9 +14,9 @@ from ..asking.candidates import Candidate, candidates_of, changed_settings, othe
 from ..errors import written_to
 from ..evaluation.accuracy_tables import named, table, unanswered
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
-from ..finding_checkpoints import Resolved, resolve
 from ..judging.questions import Question, checked_questions, read_questions
-from ..placement import Placement
+from ..loading.finding_checkpoints import Resolved, resolve
+from ..loading.placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of, check_loaded
 from ..records.provenance import birth_certificate, command_line, commit_of_run, cpu_name, without_folder
@@ -176,9 +176,9 @@ def _evaluated(
     """Answer the questions. Returns the rows of the answers and the results, and writes both to the locked folder."""
     import_libraries(options.placement)
     from ..asking.comparison import environment
-    from ..checkpoints import load_resolved
     from ..evaluation.evaluate import evaluate
     from ..evaluation.report import write_report
+    from ..loading.checkpoints import load_resolved
 
     checkpoint = load_resolved(model)
     check_loaded(checkpoint.identity, arguments)

@@ -9,8 +9,8 @@ from rich.panel import Panel
 
 from ..checks import check_given, check_video_file, is_watched, path_of_watched
 from ..errors import OptionError
-from ..finding_checkpoints import Resolved, resolve
-from ..placement import Placement
+from ..loading.finding_checkpoints import Resolved, resolve
+from ..loading.placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import identity_of, stamped
 from ..records.jsonl import json_object
@@ -20,7 +20,7 @@ from .console import check_not_given, err, imported_files, out, progress_of, sta
 
 if TYPE_CHECKING:
     from ..asking.watched import Watched
-    from ..checkpoints import Checkpoint
+    from ..loading.checkpoints import Checkpoint
     from ..video.reading import Video
 
 ModelOption = Annotated[
@@ -105,12 +105,12 @@ def import_libraries(placement: Placement) -> None:
     """Import PyTorch, check the device, and then import Transformers, which takes longest. Raises what `device_of`
     raises."""
     with status("Importing PyTorch ..."):
-        from ..devices import device_of
+        from ..loading.devices import device_of
     device_of(placement)
     with status("Importing Transformers ..."):
         from transformers.utils.logging import disable_progress_bar
 
-        from ..checkpoints import load_resolved  # noqa: F401  (imported for the libraries that it imports)
+        from ..loading.checkpoints import load_resolved  # noqa: F401  (imported for the libraries that it imports)
     if not err.is_terminal:
         disable_progress_bar()
 
@@ -130,7 +130,7 @@ def load_with_video(options: VideoOptions, scale_while_reading: bool = False) ->
 
         check_video(video)
     import_libraries(options.placement)
-    from ..checkpoints import load_resolved
+    from ..loading.checkpoints import load_resolved
     from ..video.reading import read_video
 
     loaded, size = None, None
@@ -159,7 +159,7 @@ def watched_video(context: typer.Context, options: VideoOptions) -> "Watched":
         import_libraries(options.placement)
         from ..asking.watched import load_watched_file
         from ..asking.watched_file import read_header
-        from ..checkpoints import load_resolved
+        from ..loading.checkpoints import load_resolved
 
         header = read_header(path)  # refuses a damaged file before the model is loaded
         return load_watched_file(path, header, load_resolved(resolved), options.settings)

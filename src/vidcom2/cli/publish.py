@@ -8,8 +8,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ..finding_checkpoints import check_hub_id
 from ..hub_upload.publish_options import PublishOptions
+from ..loading.finding_checkpoints import check_hub_id
 from ..toys import toy_of
 from .console import err, one_line_errors, out, print_line, status, takes_fields, takes_settings
 
@@ -80,7 +80,7 @@ def verify_command(
         if "/" not in repo and not Path(repo).exists():
             check_hub_id(repo)
         with status("Importing PyTorch ..."):
-            from ..devices import torch_device
+            from ..loading.devices import torch_device
 
             where = str(torch_device(device))
         with status("Importing Transformers ..."):

@@ -15,7 +15,7 @@ from rich.markup import escape
 from ..bulk.requests import HowToAnswer, VideoRequest, read_requests, requests_of_folder
 from ..checks import check_settings
 from ..errors import OptionError, how_to_install, one_line, option_name
-from ..finding_checkpoints import Resolved, resolve
+from ..loading.finding_checkpoints import Resolved, resolve
 from ..records.fingerprints import check_loaded
 from ..records.provenance import commit_of_run
 from ..records.run_record import AnswerFile, RunOutput

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..checks import check_given
 from ..errors import OptionError
-from ..finding_checkpoints import Resolved, resolve
+from ..loading.finding_checkpoints import Resolved, resolve
 from ..records.fingerprints import certificate_of
 from ..records.provenance import commit_of_run
 from .console import imported_modules, one_line_errors, progress_bar

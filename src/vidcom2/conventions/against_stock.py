@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..applying import apply, remove
 from ..configuration.compression_settings import CompressionSettings
+from ..loading.applying import apply, remove
+from ..loading.processors import restore, shorten
 from ..modeling.compress import compress
 from ..modeling.methods.compression import VideoTokens
 from ..modeling.prompt.prompt_compression import MARKS, PER_TOKEN
-from ..processors import restore, shorten
 from .derived_row import frame_side, noise, shown_at
 
 RATIO = 0.25

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from transformers.video_utils import VideoMetadata
 
 from ..errors import OptionError
-from ..families import (
+from ..families.sources import written_modules, written_source
+from ..families.table import (
     FAMILIES,
     GRIDS,
     LINEAR_ATTENTION,
@@ -25,7 +26,6 @@ from ..families import (
     Family,
     ProcessorRow,
 )
-from ..family_sources import written_modules, written_source
 from ..modeling.prompt.processing_short_prompts import group_sizes
 
 # Layer types that read all tokens into states, some of them beside attention.
@@ -186,7 +186,7 @@ def hosted(family: Family, processor: str, row: ProcessorRow) -> Iterator[None]:
 
 
 def row_text(family: Family, processor: str, row: ProcessorRow) -> str:
-    """Return the rows as they would stand in the tables of `families.py`, with the fields that differ from the
+    """Return the rows as they would stand in the tables of `families/table.py`, with the fields that differ from the
     defaults: that of the family, and that of its processor if the table has none of that name."""
     of_family = f"{_called(family)},"
     return of_family if processor in PROCESSORS else f'{of_family}\n"{processor}": {_called(row)},'

@@ -5,7 +5,7 @@ import warnings
 from transformers import PreTrainedModel, ProcessorMixin
 
 from ..errors import OptionError
-from ..families import FAMILIES
+from ..families.table import FAMILIES
 from .against_stock import compare_with_stock
 from .derived_row import derived_row, drop_rows, put_rows
 

@@ -25,9 +25,9 @@ from ..asking.frame_device import device_of_frames
 from ..asking.generation import EncodedVideos, keep_tokens, run_tower
 from ..asking.prepared_video import PreparedVideo, VideoPrompt, prepare_video
 from ..asking.stopwatch import Stopwatch
-from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
 from ..explaining.explanation import Explanation, explanation_of
+from ..loading.checkpoints import Checkpoint
 from ..video.reading import Video, read_video
 
 Side = Literal["few", "all"]

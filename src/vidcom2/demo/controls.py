@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import COMPRESSION_METHODS
+from ..loading.checkpoints import Checkpoint
 
 
 @dataclass(frozen=True)

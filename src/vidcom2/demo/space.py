@@ -30,7 +30,7 @@ def serve_space(
     check_gradio()
     on_device, device = lent_gpu()  # before PyTorch is imported, which `spaces` changes
     import_gradio()
-    from ..checkpoints import load_checkpoint
+    from ..loading.checkpoints import load_checkpoint
     from .answerer import Answerer
     from .demo_page import build_page
 

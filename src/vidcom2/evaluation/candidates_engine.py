@@ -15,11 +15,11 @@ from ..asking.watched import Watched
 from ..bulk.engine import Prepared
 from ..bulk.many_in_transformers import EncodedRequest, SeenVideo, TransformersEngine
 from ..bulk.requests import AnsweredRequest, HowToAnswer, VideoRequest
-from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError
 from ..judging.letters import FIRST_TOKEN, letter_answers
 from ..judging.questions import Question
+from ..loading.checkpoints import Checkpoint
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 
 

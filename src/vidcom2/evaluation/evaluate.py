@@ -17,10 +17,10 @@ from ..asking.candidates import AllTokens, Candidate, compared_candidates
 from ..asking.prompting import thinks_aloud
 from ..asking.watched_model import model_identity, processor_identity
 from ..bulk.requests import AnsweredRequest, HowToAnswer
-from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import TABLES
 from ..errors import OptionError
 from ..judging.questions import Question
+from ..loading.checkpoints import Checkpoint
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import code_digest, video_stamp
 from ..records.provenance import commit

@@ -25,12 +25,12 @@ from transformers.utils.logging import tqdm
 
 from ..asking.ask import ask
 from ..asking.comparison import environment
-from ..checkpoints import load_resolved
 from ..checks import check_video_file, import_methods
 from ..errors import OptionError
-from ..finding_checkpoints import resolve
 from ..live.live_video import LiveVideo
-from ..placement import Placement
+from ..loading.checkpoints import load_resolved
+from ..loading.finding_checkpoints import resolve
+from ..loading.placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name, without_folder

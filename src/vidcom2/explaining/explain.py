@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from ..asking.arguments import DEMO_WARNING, check_model, checkpoint_of
 from ..checks import check_settings
-from ..placement import Placement
+from ..loading.placement import Placement
 from ..presets import NUM_FRAMES
 from ..records.whole_files import write_whole
 from ..video.reading import Video, read_video

@@ -18,9 +18,9 @@ from ..asking.candidates import changed_settings, others_in_words, way_in_words
 from ..asking.frame_device import device_of_frames
 from ..asking.generation import keep_tokens, run_tower
 from ..asking.prompting import prepare_inputs, scored_frames
-from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
-from ..families import FAMILIES
+from ..families.table import FAMILIES
+from ..loading.checkpoints import Checkpoint
 from ..modeling.methods.compression import VideoCompression
 from ..video.reading import Video
 

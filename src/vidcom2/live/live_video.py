@@ -28,9 +28,9 @@ from ..asking.watched import Watched
 from ..asking.watched_model import features_state
 from ..checks import whole_number
 from ..errors import OptionError, brief
+from ..loading.placement import Placement
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
-from ..placement import Placement
 from ..video.file import VideoError
 from ..video.frames import CLOCK, rgb_frames
 from ..video.reading import Video

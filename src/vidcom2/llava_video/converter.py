@@ -23,10 +23,10 @@ from transformers import (
     Qwen2Config,
 )
 
-from ..checkpoints import forget_code
 from ..configuration.configuration_vidcom2_llava_video import SPATIAL_POOL_MODES, checked_choice
 from ..errors import CheckpointError
-from ..finding_checkpoints import read_object
+from ..loading.checkpoints import forget_code
+from ..loading.finding_checkpoints import read_object
 from ..records.whole_files import check_free, growing_folder
 from ..repo_shape import INDEX, SINGLE_FILE, weight_files
 from ..tiny.tokens import CHAT_TEMPLATE as LLAVA_ONEVISION_CHAT_TEMPLATE

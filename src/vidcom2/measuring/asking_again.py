@@ -14,7 +14,7 @@ from .bench_tables import seconds as shown
 if TYPE_CHECKING:
     from ..asking.candidates import Candidate
     from ..asking.watched import Watched
-    from ..checkpoints import Checkpoint
+    from ..loading.checkpoints import Checkpoint
 
 QUESTIONS = 10  # about one video, of which the table shows the sum
 QUESTION = "What happens?"

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from ..asking.candidates import AllTokens, Candidate
-from ..checkpoints import Checkpoint
 from ..errors import is_out_of_memory
+from ..loading.checkpoints import Checkpoint
 from ..video.reading import Progress
 from .figures import COMPILED, EAGER, STATIC
 from .stages import Encoded, MethodRefused, Task, Turn, answer, encode

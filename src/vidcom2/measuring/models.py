@@ -9,10 +9,10 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from transformers.initialization import no_init_weights
 
-from ..checkpoints import Checkpoint
 from ..errors import OptionError
-from ..families import FAMILIES
-from ..finding_checkpoints import check_settings_of
+from ..families.table import FAMILIES
+from ..loading.checkpoints import Checkpoint
+from ..loading.finding_checkpoints import check_settings_of
 from .sizes import ModelSize
 
 STD = 0.02  # standard deviation of the random weights, as in Transformers' own initialisation

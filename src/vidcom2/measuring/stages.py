@@ -17,8 +17,8 @@ from ..asking.generation import STAGES, EncodedVideos, generate_answers, keep_to
 from ..asking.prepared_video import VideoPrompt, prepare_video
 from ..asking.prompting import texts_of
 from ..asking.stopwatch import Stopwatch
-from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
+from ..loading.checkpoints import Checkpoint
 from ..video.reading import read_video
 
 if TYPE_CHECKING:

@@ -13,13 +13,15 @@ from itertools import pairwise
 from os import PathLike, fspath
 from pathlib import Path
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..checks import local_path
 from ..errors import CheckpointError
-from ..finding_checkpoints import Source
 from ..repo_shape import sha256_of
 from ..toys import TOYS
+
+if TYPE_CHECKING:
+    from ..loading.finding_checkpoints import Source
 
 # Files that Transformers reads from a checkpoint's folder: config, weights and their index, tokenizer, processor, chat
 # template and code.
@@ -33,7 +35,7 @@ PACKAGE = __name__.partition(".")[0] + "."
 NOTED = frozenset({"__firstlineno__", "__static_attributes__"})
 
 
-def identity_of(source: Source) -> dict[str, Any]:
+def identity_of(source: "Source") -> dict[str, Any]:
     """Return what identifies a model: what `folder_identity` returns; for a Hub repo, `model` is its id, and its
     `model_commit` replaces the fingerprints. The identity of an adapter holds that of its `base`."""
     if source.commit is None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
 from ..configuration.compression_settings import TABLES, CompressionSettings
 from ..configuration.saved_with_code import refuse_taken
-from ..families import FAMILIES, PROCESSORS
+from ..families.table import FAMILIES, PROCESSORS
 from ..records.whole_files import write_whole
 from ..repo_shape import AUTO_MODEL_CLASSES, CONFIG, PIPELINE_TASK, sha256_of
 from .shipped_files import shipped_files

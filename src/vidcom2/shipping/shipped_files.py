@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
-from ..family_sources import written_modules, written_source
+from ..families.sources import written_modules, written_source
 from ..repo_shape import import_closure
 
 FROM_ANY_ROOM = re.compile(r"^(\s*)from \.+(?:\w+\.)*(?=\w+ import)", flags=re.MULTILINE)

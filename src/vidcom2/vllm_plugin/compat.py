@@ -1,7 +1,7 @@
 """What the plugin does not serve: other versions of vLLM, and some families. vLLM imports a model's class once it is
 asked to serve the model. So a repo of ours is refused here, and all other models are served as without the plugin."""
 
-from ..families import FAMILIES
+from ..families.table import FAMILIES
 from .served import SERVED
 
 # Each supported minor version, and how it was checked. The plugin builds on classes that vLLM changes, so others are

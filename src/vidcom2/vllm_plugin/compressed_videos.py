@@ -16,7 +16,7 @@ from vllm.multimodal.parse import VideoProcessorItems
 from vllm.multimodal.processing import PromptReplacement, PromptUpdate, PromptUpdateDetails
 
 from ..configuration.compression_settings import CompressionSettings
-from ..families import FAMILIES
+from ..families.table import FAMILIES
 from ..modeling.methods.compression import VideoCompression, VideoTokens, compress_with
 from .settings import (
     RequestBounds,

@@ -15,7 +15,7 @@ from vllm.model_executor.models.transformers import TransformersMultiModalForCau
 from vllm.model_executor.models.transformers.multimodal import MultiModalProcessingInfo
 
 from ..configuration.compression_settings import NUM_KEPT, CompressionSettings
-from ..families import FAMILIES
+from ..families.table import FAMILIES
 from ..modeling.families.llava_videos import VideoLayout
 from .compressed_videos import (
     CompressedVideosModel,

@@ -21,7 +21,7 @@ from ..configuration.compression_settings import (
     CompressionSettings,
     checked_setting,
 )
-from ..families import FAMILIES
+from ..families.table import FAMILIES
 from ..modeling.methods.compression import VideoTokens, compress_with
 from ..modeling.registered_methods import METHODS as METHODS  # so that all methods are here
 

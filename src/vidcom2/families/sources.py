@@ -1,5 +1,5 @@
 """Writes the modules of families that differ from their stock classes by mixins and attributes alone, from the rows of
-`families.py`. A Hub repo holds these sources, and `family_modules.py` runs them in this package, under the same names.
+`table.py`. A Hub repo holds these sources, and `modules.py` runs them in this package, under the same names.
 
 A module that has a file in `modeling/` or `configuration/` is that file: LLaVA-OneVision's and Qwen2-VL's are, for
 readers, and those of families with code of their own.
@@ -12,7 +12,7 @@ from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 
-from .families import (
+from .table import (
     FAMILIES,
     GRID_ROWS,
     GRIDS,
@@ -59,7 +59,7 @@ def written_modules() -> dict[str, str]:
         found[f"configuration_vidcom2_{family.module}"] = "configuration"
         found[f"modeling_vidcom2_{family.module}"] = FAMILY_ROOM
     found |= {f"processing_vidcom2_{row.module}": FAMILY_ROOM for row in PROCESSOR_ROWS.values()}
-    tops = {room: import_module(f".{room}", __package__).__path__ for room in ("configuration", FAMILY_ROOM)}
+    tops = {room: import_module(f"..{room}", __package__).__path__ for room in ("configuration", FAMILY_ROOM)}
     exists = {name: any((Path(top) / f"{name}.py").exists() for top in tops[room]) for name, room in found.items()}
     return {name: room for name, room in found.items() if not exists[name]}
 

@@ -18,20 +18,20 @@ from transformers.quantizers.auto import AutoHfQuantizer
 from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from .checks import FAMILY_SETTINGS, settings_hint
-from .configuration.compression_settings import SETTING_NAMES, SHORT_NAMES, CompressionSettings, check_all_read
+from ..checks import FAMILY_SETTINGS, settings_hint
+from ..configuration.compression_settings import SETTING_NAMES, SHORT_NAMES, CompressionSettings, check_all_read
+from ..errors import CheckpointError, OptionError, did_you_mean, is_out_of_memory
+from ..families.table import FAMILIES, Family
+from ..modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
+from ..records.fingerprints import identity_of
 from .devices import device_of, torch_device
-from .errors import CheckpointError, OptionError, did_you_mean, is_out_of_memory
-from .families import FAMILIES, Family
 from .finding_checkpoints import CONFIG, NAMES_CODE, Resolved, Source, checkpoint_file, read_object, resolve
 from .hub_calls import TRANSPORT_ERRORS
-from .modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
 from .placement import ATTENTION, Placement, check_accelerate, unknown_dtype
 from .processors import check_processor, shorten
-from .records.fingerprints import identity_of
 
 if TYPE_CHECKING:
-    from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
+    from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
 SMALL_WEIGHTS = 200e6  # bytes, up to which loading needs no progress bar
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")

@@ -1,4 +1,4 @@
-"""Written by `.ci/stubs.py` from the rows of `families.py`."""
+"""Written by `.ci/stubs.py` from the rows of `table.py`."""
 
 from transformers import (
     CohereCompassConfig,
@@ -51,13 +51,13 @@ from transformers import (
 )
 from transformers.models.cosmos3_omni.modeling_cosmos3_omni import Cosmos3OmniModel
 
-from .configuration.family_config import FamilyConfig
-from .modeling.families.glm_videos import GlmVideoModelMixin, SharedIdsMixin
-from .modeling.families.grid_rows import GridRowsMixin, HeadOfGridRowsMixin
-from .modeling.families.linear_attention import LinearAttentionMixin
-from .modeling.families.plain_positions import PositionsByOrderMixin
-from .modeling.families.qwen_videos import GridVideosMixin, QwenVideoModelMixin
-from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
+from ..configuration.family_config import FamilyConfig
+from ..modeling.families.glm_videos import GlmVideoModelMixin, SharedIdsMixin
+from ..modeling.families.grid_rows import GridRowsMixin, HeadOfGridRowsMixin
+from ..modeling.families.linear_attention import LinearAttentionMixin
+from ..modeling.families.plain_positions import PositionsByOrderMixin
+from ..modeling.families.qwen_videos import GridVideosMixin, QwenVideoModelMixin
+from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
 class VidCom2Qwen2_5_VLConfig(FamilyConfig, Qwen2_5_VLConfig): ...
 

@@ -1,6 +1,6 @@
 """The table of families. One row says all that the package, the Hub repos, the cards and the tests ask about a family.
 
-A family that differs from its stock classes by mixins and attributes alone has no files: `family_sources.py` writes its
+A family that differs from its stock classes by mixins and attributes alone has no files: `sources.py` writes its
 modules from its row. Importing the table imports no model: a class is imported when it is asked for.
 """
 
@@ -14,13 +14,13 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .errors import OptionError, did_you_mean
+from ..errors import OptionError, did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
-    from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
-    from .modeling.prompt.processing_short_prompts import VidCom2ProcessorMixin
+    from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
+    from ..modeling.prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Family:
     def model_class(self) -> type[VidCom2GenerationMixin]:
         """The generating class. Its `inner_class` is the model without a head."""
         if not self.native:
-            import_module(".llava_video.classes", __package__)  # registers it with Transformers' Auto classes
+            import_module("..llava_video.classes", __package__)  # registers it with Transformers' Auto classes
         model = f"modeling.families.modeling_vidcom2_{self.module}.{self.classes}ForConditionalGeneration"
         return self._imported(model)
 
@@ -234,7 +234,7 @@ def _transformers_has(needed: str) -> bool:
 
 def imported(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
-    return getattr(import_module(f".{module}", __package__), attribute)
+    return getattr(import_module(f"..{module}", __package__), attribute)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import torch
 
-from .errors import OptionError
+from ..errors import OptionError
 from .placement import DEVICE, Placement
 
 

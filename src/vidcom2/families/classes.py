@@ -1,11 +1,11 @@
-"""The classes of families whose modules are written from rows of `families.py`, each imported on first use.
+"""The classes of families whose modules are written from rows of `table.py`, each imported on first use.
 
-Type checkers read `family_classes.pyi`, which `python .ci/stubs.py` writes from the same rows.
+Type checkers read `classes.pyi`, which `python .ci/stubs.py` writes from the same rows.
 """
 
 from typing import Any
 
-from .families import FAMILIES
+from .table import FAMILIES
 
 
 def __getattr__(name: str) -> Any:

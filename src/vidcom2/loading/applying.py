@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedModel, ProcessorMixin
 
-from .checks import check_settings
-from .configuration.compression_settings import SETTING_NAMES, left_out, with_settings
-from .errors import OptionError
-from .families import FAMILIES, Family, no_class_for
+from ..checks import check_settings
+from ..configuration.compression_settings import SETTING_NAMES, left_out, with_settings
+from ..errors import OptionError
+from ..families.table import FAMILIES, Family, no_class_for
+from ..modeling.encoding.packed_attention import pack_attention, unpack_attention
+from ..shipping.shipped_code import CODE_FIELDS
 from .finding_checkpoints import check_settings_of
-from .modeling.encoding.packed_attention import pack_attention, unpack_attention
 from .processors import check_processor, restore, shorten
-from .shipping.shipped_code import CODE_FIELDS
 
 Model = TypeVar("Model", bound=nn.Module)
 

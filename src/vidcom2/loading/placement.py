@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import Any
 
-from .checks import check_given
-from .errors import OptionError, brief, did_you_mean, how_to_install
+from ..checks import check_given
+from ..errors import OptionError, brief, did_you_mean, how_to_install
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")

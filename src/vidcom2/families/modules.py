@@ -1,4 +1,4 @@
-"""Imports the modules that `family_sources.py` writes as if their files lay in `modeling/` and `configuration/`."""
+"""Imports the modules that `sources.py` writes as if their files lay in `modeling/` and `configuration/`."""
 
 import sys
 from collections.abc import Sequence
@@ -8,14 +8,16 @@ from importlib.util import spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
-from .family_sources import written_modules, written_source
+from .sources import written_modules, written_source
+
+PACKAGE = __package__.rpartition(".")[0]
 
 
 class WrittenModuleLoader(SourceLoader):
     """Runs a module's source. `inspect` and tracebacks show this source, too."""
 
     def get_filename(self, fullname: str) -> str:
-        return str(Path(__file__).parent.joinpath(*fullname.split(".")[1:]).with_suffix(".py"))
+        return str(Path(__file__).parents[1].joinpath(*fullname.split(".")[1:]).with_suffix(".py"))
 
     def get_data(self, path: str) -> bytes:
         return written_source(Path(path).stem).encode()
@@ -25,7 +27,7 @@ class WrittenModuleFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        room, _, module = fullname.removeprefix(f"{__package__}.").rpartition(".")
+        room, _, module = fullname.removeprefix(f"{PACKAGE}.").rpartition(".")
         if "_vidcom2_" not in module or written_modules().get(module) != room:
             return None
         return spec_from_loader(fullname, WrittenModuleLoader())

@@ -10,12 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .checks import FAMILY_SETTINGS, check_settings
-from .errors import CheckpointError, OptionError
-from .families import FAMILIES, Family, no_class_for
+from ..checks import FAMILY_SETTINGS, check_settings
+from ..errors import CheckpointError, OptionError
+from ..families.table import FAMILIES, Family, no_class_for
+from ..repo_shape import CONFIG
+from ..toys import toy_of
 from .placement import Placement
-from .repo_shape import CONFIG
-from .toys import toy_of
 
 HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
 ADAPTER_CONFIG = "adapter_config.json"

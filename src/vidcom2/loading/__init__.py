@@ -1,0 +1,1 @@
+"""Finding and loading a checkpoint, and making a loaded model ours."""

@@ -14,7 +14,7 @@ from transformers import ProcessorMixin
 from .configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
 from .errors import OptionError
 from .families import FAMILIES, PROCESSORS, Family, imported
-from .modeling.prompt.processing_short_prompts import OWN
+from .modeling.prompt.processing_short_prompts import OWN, VidCom2ProcessorMixin
 
 # VideoLLaMA3's video processor would leave out tokens that repeat the frame before, and MiniCPM-V's would cut slices.
 OF_WHOLE_FRAMES = {"use_token_compression": False, "max_slice_nums": 1}
@@ -91,11 +91,18 @@ def processor_fields(config: Any) -> dict[str, Any]:
 def placeholder_of(processor: Any, text: str) -> str:
     """Return what a processor has written in a text for each token of a video. One that extends no known class is taken
     to write its `video_token`, or its `image_token` if the text has none."""
-    names = [PROCESSORS[each.__name__] for each in type(processor).__mro__ if each.__name__ in PROCESSORS]
-    if not names:
+    ours = class_for(processor)
+    if ours is VidCom2ProcessorMixin:
         return processor.video_token if processor.video_token in text else processor.image_token
-    ours = imported(f"modeling.families.{names[0]}")
     return getattr(processor, ours.placeholder, None) or getattr(ours, ours.placeholder)
+
+
+def class_for(processor: Any) -> type[VidCom2ProcessorMixin]:
+    """Return this project's class for a processor, which may be the stock one. It says what is special about both. For
+    a processor that extends no known class, it is the mixin, which says that nothing is."""
+    names = (PROCESSORS[each.__name__] for each in type(processor).__mro__ if each.__name__ in PROCESSORS)
+    name = next(names, None)
+    return VidCom2ProcessorMixin if name is None else imported(f"modeling.families.{name}")
 
 
 def of_whole_prompts(processor: Any) -> Any:
@@ -116,16 +123,11 @@ def of_whole_frames(processor: Any) -> Any:
     return view
 
 
-def normalizes_on_the_cpu(of_videos: Any) -> bool:
-    """Return whether a video processor fails on frames elsewhere, as Nemotron's does, whose means are on the CPU."""
-    return hasattr(of_videos, "norm_mean")
-
-
-def frames_without_values(of_videos: Any, *sizes: int) -> torch.Tensor:
-    """Return frames from which a video processor can tell what it makes of a video of these sizes: their number, height
-    and width."""
+def frames_without_values(processor: Any, *sizes: int) -> torch.Tensor:
+    """Return frames from which a processor can tell what it makes of a video of these sizes: their number, height and
+    width."""
     length, height, width = sizes
-    if normalizes_on_the_cpu(of_videos):
+    if class_for(processor).prepares_on_cpu:
         return torch.zeros((), dtype=torch.uint8).expand(length, 3, height, width)
     return torch.empty((length, 3, height, width), dtype=torch.uint8, device="meta")
 

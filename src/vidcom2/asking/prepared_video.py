@@ -240,7 +240,7 @@ def prepare_without_pixels(
         size, of_videos.do_resize = scaled, False
 
     def sizes(videos: Any, **arguments: Any) -> Any:
-        made = preprocess([frames_without_values(of_videos, len(videos[0][0]), *size)], **arguments)
+        made = preprocess([frames_without_values(blind, len(videos[0][0]), *size)], **arguments)
         if "video_grid_thw" in made:  # before a text is written, which might fill the memory
             grids = made["video_grid_thw"][:, int(has_grid_rows(blind)) :]  # The frames of a row are averaged.
             _check_number(int(grids.prod(dim=1).sum()) // of_videos.merge_size**2, compression.num_tokens)

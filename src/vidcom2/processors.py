@@ -5,7 +5,7 @@ object is enough.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -132,7 +132,27 @@ def frames_without_values(processor: Any, *sizes: int) -> torch.Tensor:
     return torch.empty((length, 3, height, width), dtype=torch.uint8, device="meta")
 
 
-def with_sizes_alone(made: dict[str, Any]) -> dict[str, Any]:
+def show_sizes_alone(processor: Any, *size: int, check: Callable[[Any], None] = lambda made: None) -> None:
+    """Let a processor write the text of videos from the sizes of their frames alone, in place. No frame is prepared,
+    because its video processor is given frames without values in their place.
+
+    Args:
+        processor: a view of one, as `of_whole_frames` returns it.
+        size: the height and width of the frames.
+        check: refuses what the video processor makes, before a text is written.
+    """
+    of_videos = processor.video_processor
+    preprocess = of_videos.preprocess
+
+    def sizes(videos: Any, **arguments: Any) -> Any:
+        made = preprocess([frames_without_values(processor, len(videos[0][0]), *size)], **arguments)
+        check(made)
+        return _with_sizes_alone(made)
+
+    of_videos.preprocess = sizes
+
+
+def _with_sizes_alone(made: dict[str, Any]) -> dict[str, Any]:
     """Return what a video processor made of frames without values, so that a processor can write their text. It may
     read a size with NumPy, and counts the tokens that a mask leaves: all of them."""
     if isinstance(pixels := made.get("pixel_values_videos"), torch.Tensor):

@@ -136,7 +136,8 @@ def _changed_families(changed: Path) -> set[str]:
     for case in (each for each in MODELS if each.loads_here):
         model_class, processor_class = case.model_class, case.family.processor_class
         classes = (case.config_class, model_class, model_class.inner_class, processor_class)
-        modules = {base.__module__ for each in classes for base in each.__mro__} | {case.build.__module__}
+        modules = {base.__module__ for each in classes for base in each.__mro__}
+        modules.add(getattr(case.build, "func", case.build).__module__)
         own = {each.rpartition(".")[2] for each in modules if re.search(r"\.(families|configuration|tiny)\.", each)}
         if names & (own - {"compression_settings", "family_config", "saved_with_code", "common", "tokens"}):
             found.add(case.name)

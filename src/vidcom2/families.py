@@ -342,9 +342,80 @@ PROCESSORS: dict[str, str] = {
 } | {"UncompressedLlavaVideoProcessor": "processing_llava_video.LlavaVideoProcessor"}
 PROCESSORS |= {stock: row.processor(stock) for stock, row in PROCESSOR_ROWS.items()}
 
+# By use: those that most people run, those of the paper, and the others.
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
+        Family(
+            model_type="qwen3_5",
+            name="Qwen3.5",
+            classes="VidCom2Qwen3_5",
+            checkpoints="`Qwen/Qwen3.5-{0.8B,4B,9B,27B}`, `Qwen/Qwen3.{6,8}-27B`",
+            tiny="tiny.qwen.tiny_qwen3_5",
+            stock_processors=("Qwen3VLProcessor",),
+            frame=PAIR_OF_32,
+            mixins=(LINEAR_ATTENTION, MROPE_GRIDS),
+            head_fields=LISTS_MEDIA,
+            head_changes=(BEAMS,),
+        ),
+        Family(
+            model_type="qwen3_vl",
+            name="Qwen3-VL",
+            classes="VidCom2Qwen3VL",
+            checkpoints="`Qwen/Qwen3-VL-{2B,4B,8B,32B}-{Instruct,Thinking}`, `nvidia/Cosmos-Reason2-2B`",
+            tiny="tiny.qwen.tiny_qwen3_vl",
+            stock_processors=("Qwen3VLProcessor",),
+            frame=PAIR_OF_32,
+            mixins=(MROPE_GRIDS,),
+            changes=(DEEPSTACK,),
+        ),
+        Family(
+            model_type="qwen2_5_vl",
+            name="Qwen2.5-VL",
+            classes="VidCom2Qwen2_5_VL",
+            checkpoints="`Qwen/Qwen2.5-VL-{3B,7B,32B,72B}-Instruct`",
+            tiny="tiny.qwen.tiny_qwen2_5_vl",
+            spreads_times=True,
+            stock_processors=("Qwen2_5_VLProcessor",),
+            frame=PAIR_OF_28,
+            mixins=(MROPE_GRIDS,),
+            changes=("t follows the time in `second_per_grid_ts`.",),
+        ),
+        Family(
+            model_type="nemotron_h_omni",
+            name="Nemotron 3 Omni",
+            classes="VidCom2NemotronHOmni",
+            checkpoints="`nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16`",
+            tiny="tiny.nemotron.tiny_nemotron_h_omni",
+            stock_processors=("NemotronH_Omni_Reasoning_V3Processor",),
+            frame=PAIR_OF_32,
+            stays="their times and marks stay, and so does sound",
+            since="5.24",
+        ),
+        Family(
+            model_type="kimi_k25",
+            name="Kimi-K2.5",
+            classes="VidCom2Kimi_K25",
+            checkpoints="`moonshotai/Kimi-K2.{5,6}`",
+            tiny="tiny.kimi.tiny_kimi_k25",
+            stock_processors=("Kimi_K25Processor",),
+            runs_stock_prompts=False,
+            frame="four frames together: a token for 28 × 28 pixels",
+            since="5.24",  # The stock class of older ones fails on a row of several frames.
+            mixins=(GRID_ROWS,),
+            head_mixins=(HEAD_OF_GRID_ROWS,),
+        ),
+        Family(
+            model_type="gemma4",
+            name="Gemma 4",
+            classes="VidCom2Gemma4",
+            checkpoints="`google/gemma-4-{E2B,E4B,26B-A4B,31B}-it`",
+            tiny="tiny.gemma4.tiny_gemma4",
+            static_since="5.23",  # before, the 26B's and 31B's logits differ
+            stages=False,  # Later ones would need the keys and embeddings of earlier ones, which vLLM does not pass on.
+            stock_processors=("Gemma4Processor",),
+            frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
+        ),
         Family(
             model_type="llava_onevision",
             name="LLaVA-OneVision",
@@ -387,6 +458,18 @@ FAMILIES: dict[str, Family] = {
             native=False,
         ),
         Family(
+            model_type="qwen2_vl",
+            name="Qwen2-VL",
+            classes="VidCom2Qwen2VL",
+            checkpoints="`Qwen/Qwen2-VL-{2B,7B,72B}-Instruct`",
+            tiny="tiny.qwen.tiny_qwen2_vl",
+            stock_processors=("Qwen2VLProcessor",),
+            frame=PAIR_OF_28,
+            # The paper's figure on Qwen2-VL.
+            published=Published("Qwen2-VL", (("VideoMME (Long) kept at 25 % of the tokens", "101.2 %"),)),
+            mixins=(MROPE_GRIDS,),
+        ),
+        Family(
             model_type="llava_next_video",
             name="LLaVA-NeXT-Video",
             classes="VidCom2LlavaNextVideo",
@@ -405,30 +488,6 @@ FAMILIES: dict[str, Family] = {
             stock_processors=("PerceptionLMProcessor",),
             packages=("timm",),
             frame="a frame: 16 × 16 tokens",
-        ),
-        Family(
-            model_type="qwen2_vl",
-            name="Qwen2-VL",
-            classes="VidCom2Qwen2VL",
-            checkpoints="`Qwen/Qwen2-VL-{2B,7B,72B}-Instruct`",
-            tiny="tiny.qwen.tiny_qwen2_vl",
-            stock_processors=("Qwen2VLProcessor",),
-            frame=PAIR_OF_28,
-            # The paper's figure on Qwen2-VL.
-            published=Published("Qwen2-VL", (("VideoMME (Long) kept at 25 % of the tokens", "101.2 %"),)),
-            mixins=(MROPE_GRIDS,),
-        ),
-        Family(
-            model_type="qwen2_5_vl",
-            name="Qwen2.5-VL",
-            classes="VidCom2Qwen2_5_VL",
-            checkpoints="`Qwen/Qwen2.5-VL-{3B,7B,32B,72B}-Instruct`",
-            tiny="tiny.qwen.tiny_qwen2_5_vl",
-            spreads_times=True,
-            stock_processors=("Qwen2_5_VLProcessor",),
-            frame=PAIR_OF_28,
-            mixins=(MROPE_GRIDS,),
-            changes=("t follows the time in `second_per_grid_ts`.",),
         ),
         Family(
             model_type="exaone4_5",
@@ -455,17 +514,6 @@ FAMILIES: dict[str, Family] = {
             since="5.23",
         ),
         Family(
-            model_type="qwen3_vl",
-            name="Qwen3-VL",
-            classes="VidCom2Qwen3VL",
-            checkpoints="`Qwen/Qwen3-VL-{2B,4B,8B,32B}-{Instruct,Thinking}`, `nvidia/Cosmos-Reason2-2B`",
-            tiny="tiny.qwen.tiny_qwen3_vl",
-            stock_processors=("Qwen3VLProcessor",),
-            frame=PAIR_OF_32,
-            mixins=(MROPE_GRIDS,),
-            changes=(DEEPSTACK,),
-        ),
-        Family(
             model_type="qwen3_vl_moe",
             name="Qwen3-VL-MoE",
             classes="VidCom2Qwen3VLMoe",
@@ -488,18 +536,6 @@ FAMILIES: dict[str, Family] = {
             stays="sound stays",
             part_of="qwen3_omni_moe",
             since="5.23",
-        ),
-        Family(
-            model_type="qwen3_5",
-            name="Qwen3.5",
-            classes="VidCom2Qwen3_5",
-            checkpoints="`Qwen/Qwen3.5-{0.8B,4B,9B,27B}`, `Qwen/Qwen3.{6,8}-27B`",
-            tiny="tiny.qwen.tiny_qwen3_5",
-            stock_processors=("Qwen3VLProcessor",),
-            frame=PAIR_OF_32,
-            mixins=(LINEAR_ATTENTION, MROPE_GRIDS),
-            head_fields=LISTS_MEDIA,
-            head_changes=(BEAMS,),
         ),
         Family(
             model_type="qwen3_5_moe",
@@ -583,19 +619,6 @@ FAMILIES: dict[str, Family] = {
             served_plainly=False,  # nobody tried
             mixins=(GRIDS,),
             head_mixins=(POSITIONS_BY_ORDER,),
-        ),
-        Family(
-            model_type="kimi_k25",
-            name="Kimi-K2.5",
-            classes="VidCom2Kimi_K25",
-            checkpoints="`moonshotai/Kimi-K2.{5,6}`",
-            tiny="tiny.kimi.tiny_kimi_k25",
-            stock_processors=("Kimi_K25Processor",),
-            runs_stock_prompts=False,
-            frame="four frames together: a token for 28 × 28 pixels",
-            since="5.24",  # The stock class of older ones fails on a row of several frames.
-            mixins=(GRID_ROWS,),
-            head_mixins=(HEAD_OF_GRID_ROWS,),
         ),
         Family(
             model_type="glm4v",
@@ -687,17 +710,6 @@ FAMILIES: dict[str, Family] = {
             square=True,
         ),
         Family(
-            model_type="gemma4",
-            name="Gemma 4",
-            classes="VidCom2Gemma4",
-            checkpoints="`google/gemma-4-{E2B,E4B,26B-A4B,31B}-it`",
-            tiny="tiny.gemma4.tiny_gemma4",
-            static_since="5.23",  # before, the 26B's and 31B's logits differ
-            stages=False,  # Later ones would need the keys and embeddings of earlier ones, which vLLM does not pass on.
-            stock_processors=("Gemma4Processor",),
-            frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
-        ),
-        Family(
             model_type="gemma4_unified",
             name="Gemma 4 Unified",
             classes="VidCom2Gemma4Unified",
@@ -738,17 +750,6 @@ FAMILIES: dict[str, Family] = {
             frame="a frame: 9 × 9 tokens",
             stays="its time and marks stay",
             since="5.20",
-        ),
-        Family(
-            model_type="nemotron_h_omni",
-            name="Nemotron 3 Omni",
-            classes="VidCom2NemotronHOmni",
-            checkpoints="`nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16`",
-            tiny="tiny.nemotron.tiny_nemotron_h_omni",
-            stock_processors=("NemotronH_Omni_Reasoning_V3Processor",),
-            frame=PAIR_OF_32,
-            stays="their times and marks stay, and so does sound",
-            since="5.24",
         ),
     )
 }

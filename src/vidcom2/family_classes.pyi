@@ -59,6 +59,22 @@ from .modeling.families.plain_positions import PositionsByOrderMixin
 from .modeling.families.qwen_videos import GridVideosMixin, QwenVideoModelMixin
 from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
+class VidCom2Qwen3_5Config(FamilyConfig, Qwen3_5Config): ...
+
+class VidCom2Qwen3_5Model(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5Model):
+    config: VidCom2Qwen3_5Config
+
+class VidCom2Qwen3_5ForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5ForConditionalGeneration):
+    config: VidCom2Qwen3_5Config
+
+class VidCom2Qwen3VLConfig(FamilyConfig, Qwen3VLConfig): ...
+
+class VidCom2Qwen3VLModel(QwenVideoModelMixin, Qwen3VLModel):
+    config: VidCom2Qwen3VLConfig
+
+class VidCom2Qwen3VLForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLForConditionalGeneration):
+    config: VidCom2Qwen3VLConfig
+
 class VidCom2Qwen2_5_VLConfig(FamilyConfig, Qwen2_5_VLConfig): ...
 
 class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
@@ -66,6 +82,16 @@ class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
 
 class VidCom2Qwen2_5_VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2_5_VLForConditionalGeneration):
     config: VidCom2Qwen2_5_VLConfig
+
+class VidCom2Kimi_K25Config(FamilyConfig, Kimi_K25Config): ...
+
+class VidCom2Kimi_K25Model(GridRowsMixin, Kimi_K25Model):
+    config: VidCom2Kimi_K25Config
+
+class VidCom2Kimi_K25ForConditionalGeneration(
+    HeadOfGridRowsMixin, VidCom2GenerationMixin, Kimi_K25ForConditionalGeneration
+):
+    config: VidCom2Kimi_K25Config
 
 class VidCom2Exaone4_5_Config(FamilyConfig, Exaone4_5_Config): ...
 
@@ -77,14 +103,6 @@ class VidCom2Exaone4_5_ForConditionalGeneration(
 ):
     config: VidCom2Exaone4_5_Config
 
-class VidCom2Qwen3VLConfig(FamilyConfig, Qwen3VLConfig): ...
-
-class VidCom2Qwen3VLModel(QwenVideoModelMixin, Qwen3VLModel):
-    config: VidCom2Qwen3VLConfig
-
-class VidCom2Qwen3VLForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLForConditionalGeneration):
-    config: VidCom2Qwen3VLConfig
-
 class VidCom2Qwen3VLMoeConfig(FamilyConfig, Qwen3VLMoeConfig): ...
 
 class VidCom2Qwen3VLMoeModel(QwenVideoModelMixin, Qwen3VLMoeModel):
@@ -92,14 +110,6 @@ class VidCom2Qwen3VLMoeModel(QwenVideoModelMixin, Qwen3VLMoeModel):
 
 class VidCom2Qwen3VLMoeForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLMoeForConditionalGeneration):
     config: VidCom2Qwen3VLMoeConfig
-
-class VidCom2Qwen3_5Config(FamilyConfig, Qwen3_5Config): ...
-
-class VidCom2Qwen3_5Model(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5Model):
-    config: VidCom2Qwen3_5Config
-
-class VidCom2Qwen3_5ForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5ForConditionalGeneration):
-    config: VidCom2Qwen3_5Config
 
 class VidCom2Qwen3_5MoeConfig(FamilyConfig, Qwen3_5MoeConfig): ...
 
@@ -142,16 +152,6 @@ class VidCom2HyperCLOVAXVisionV2ForConditionalGeneration(
     PositionsByOrderMixin, VidCom2GenerationMixin, HyperCLOVAXVisionV2ForConditionalGeneration
 ):
     config: VidCom2HyperCLOVAXVisionV2Config
-
-class VidCom2Kimi_K25Config(FamilyConfig, Kimi_K25Config): ...
-
-class VidCom2Kimi_K25Model(GridRowsMixin, Kimi_K25Model):
-    config: VidCom2Kimi_K25Config
-
-class VidCom2Kimi_K25ForConditionalGeneration(
-    HeadOfGridRowsMixin, VidCom2GenerationMixin, Kimi_K25ForConditionalGeneration
-):
-    config: VidCom2Kimi_K25Config
 
 class VidCom2Glm4vConfig(FamilyConfig, Glm4vConfig): ...
 

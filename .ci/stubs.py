@@ -28,8 +28,8 @@ def stubs() -> dict[Path, str]:
     ]
     classes = []
     for family in written:
-        ours, stock = family.classes, family.stock
-        for name in (f"{stock}Config", f"{stock}Model", f"{stock}ForConditionalGeneration"):
+        ours, stock = family.classes, family.stock_model
+        for name in (f"{family.stock}Config", f"{stock}Model", f"{stock}ForConditionalGeneration"):
             place = f".models.{family.module}.modeling_{family.module}" if name in family.not_exported else ""
             imports.append(f"from transformers{place} import {name}")
         mixins = {each: each.rpartition(".")[::2] for each in (*family.mixins, *family.head_mixins)}
@@ -38,7 +38,7 @@ def stubs() -> dict[Path, str]:
             "".join(f"{mixins[each][1]}, " for each in group) for group in (family.mixins, family.head_mixins)
         )
         classes.append(f"""
-class {ours}Config(FamilyConfig, {stock}Config): ...
+class {ours}Config(FamilyConfig, {family.stock}Config): ...
 class {ours}Model({of_model}{stock}Model):
     config: {ours}Config
 class {ours}ForConditionalGeneration({of_head}VidCom2GenerationMixin, {stock}ForConditionalGeneration):

@@ -380,6 +380,11 @@ MODELS = [
         slow=True,
     ),
     ModelCase(
+        name="glmga",
+        **GLM,
+        slow=True,
+    ),
+    ModelCase(
         name="glm5_next",
         **GLM | {"mrope": False, "refuses_both": False, "reads_outside": False},
         grouped=False,

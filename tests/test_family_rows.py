@@ -105,4 +105,4 @@ def test_every_processor_has_a_module() -> None:
 def test_the_stock_classes_of_a_row_are_those_of_transformers_tables() -> None:
     for family in HERE:
         assert AutoConfig.for_model(family.model_type).__class__.__name__ == f"{family.stock}Config"
-        assert family.uncompressed_class.__name__ == f"{family.stock}ForConditionalGeneration"
+        assert family.uncompressed_class.__name__ == f"{family.stock_model}ForConditionalGeneration"

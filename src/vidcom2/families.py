@@ -30,6 +30,16 @@ QWEN_MARKS = {
     "vision_end_token_id": "<|vision_end|>",
 }
 QWEN_SHOWN = "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
+GLM_MARKS = {
+    "image_token_id": "<|image|>",
+    "video_token_id": "<|video|>",
+    "image_start_token_id": "<|begin_of_image|>",
+    "image_end_token_id": "<|end_of_image|>",
+    "video_start_token_id": "<|begin_of_video|>",
+    "video_end_token_id": "<|end_of_video|>",
+}
+GLM_SHOWN = "<|begin_of_image|><|image|><|end_of_image|>", "<|begin_of_video|><|video|><|end_of_video|>"
+HALF_ROTATED = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,7 @@ class Family:
         tiny: what its tiny random checkpoint, of the uncompressed model, has beyond the rules for all; or the function
             that builds it, as `module.function`.
         frame: what one scored frame is.
+        of: the stem of the stock model's classes, where it is not that of the config: GLM-GA's are GLM-4.6V's.
         checkpoints: the released ones, as README lists them. "" if none is known.
         stays: what else of a video stays, as `what_stays` says it; "" if that follows from the other fields.
         square: whether each frame becomes a square of `vision_config.image_size` pixels, squeezed or cropped.
@@ -124,6 +135,7 @@ class Family:
     classes: str
     tiny: str | Tiny
     frame: str
+    of: str = ""
     checkpoints: str = ""
     stays: str = ""
     square: bool = False
@@ -154,8 +166,13 @@ class Family:
 
     @property
     def stock(self) -> str:
-        """The stem of the stock classes' names."""
+        """The stem of the stock config's name, and of the stock model's if the row does not say otherwise."""
         return self.classes.removeprefix("VidCom2")
+
+    @property
+    def stock_model(self) -> str:
+        """The stem of the stock model's classes."""
+        return self.of or self.stock
 
     @property
     def frames_stand_apart(self) -> bool:
@@ -648,6 +665,21 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.glm.tiny_glm46v",
             stock_processors=("Glm46VProcessor", "Glm4vProcessor"),
             frame=PAIR_OF_28,
+            mixins=(MROPE_SHARED_IDS,),
+        ),
+        Family(
+            model_type="glmga",
+            name="GLM-GA",
+            classes="VidCom2Glmga",
+            of="Glm46V",
+            tiny=Tiny(
+                text={"num_attention_heads": 2, "num_key_value_heads": 1, "rope_parameters": HALF_ROTATED},
+                marks=GLM_MARKS,
+                shown=GLM_SHOWN,
+            ),
+            stock_processors=("Glm46VProcessor",),
+            frame=PAIR_OF_28,
+            since="5.24",
             mixins=(MROPE_SHARED_IDS,),
         ),
         Family(

@@ -21,6 +21,7 @@ from transformers import (
     Glm46VConfig,
     Glm46VForConditionalGeneration,
     Glm46VModel,
+    GlmgaConfig,
     HyperCLOVAXVisionV2Config,
     HyperCLOVAXVisionV2ForConditionalGeneration,
     HyperCLOVAXVisionV2Model,
@@ -176,6 +177,14 @@ class VidCom2Glm46VModel(GlmVideoModelMixin, Glm46VModel):
 
 class VidCom2Glm46VForConditionalGeneration(VidCom2GenerationMixin, Glm46VForConditionalGeneration):
     config: VidCom2Glm46VConfig
+
+class VidCom2GlmgaConfig(FamilyConfig, GlmgaConfig): ...
+
+class VidCom2GlmgaModel(GlmVideoModelMixin, Glm46VModel):
+    config: VidCom2GlmgaConfig
+
+class VidCom2GlmgaForConditionalGeneration(VidCom2GenerationMixin, Glm46VForConditionalGeneration):
+    config: VidCom2GlmgaConfig
 
 class VidCom2Glm5NextConfig(FamilyConfig, Glm5NextConfig): ...
 

@@ -679,7 +679,6 @@ FAMILIES: dict[str, Family] = {
             ),
             stock_processors=("Glm46VProcessor",),
             frame=PAIR_OF_28,
-            since="5.24",
             mixins=(MROPE_SHARED_IDS,),
         ),
         Family(

@@ -197,11 +197,7 @@ class Family:
 
     def untouched_stock(self) -> PreTrainedModel:
         """Return the stock model in Transformers' own class."""
-        return (
-            self.stock
-            if self.case.compared_class is None
-            else self.case.stock_class.from_pretrained(self.folder).eval()
-        )
+        return self.stock if self.case.compared_class is None else self.case.stock_from(self.folder).eval()
 
     @cached_property
     def writing_short(self) -> "Family":
@@ -337,7 +333,7 @@ def joined_prompts(processor: Any, prompts: list[str], media: dict[str, list], *
 
 def load_stock(case: ModelCase, folder: Path, **kwargs: Any) -> PreTrainedModel:
     """Return the stock model, in the class with which ours is compared."""
-    stock = case.stock_class.from_pretrained(folder, **kwargs).eval()
+    stock = case.stock_from(folder, **kwargs).eval()
     if case.compared_class is not None:
         stock.__class__, stock.model.__class__ = case.compared_class, case.compared_class.inner_class
     return stock

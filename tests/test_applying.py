@@ -24,7 +24,7 @@ NEW = {"max_new_tokens": 5, "do_sample": False}
 
 
 def stock_of(family: Family, **kwargs: Any) -> PreTrainedModel:
-    return family.case.stock_class.from_pretrained(family.folder, **kwargs).eval()
+    return family.case.stock_from(family.folder, **kwargs).eval()
 
 
 def weights(model: nn.Module) -> dict[str, int]:
@@ -141,7 +141,7 @@ def test_our_checkpoint_in_the_stock_class_keeps_its_settings_when_applied_and_r
     family: Family, tmp_path: Path
 ) -> None:
     family.load(retention_ratio=0.4).save_pretrained(tmp_path)
-    model = family.case.stock_class.from_pretrained(tmp_path).eval()
+    model = family.case.stock_from(tmp_path).eval()
     fields = model.config.to_dict()
     vidcom2.apply(model)
     assert model.config.retention_ratio == 0.4

@@ -273,7 +273,7 @@ def test_copies_follow_their_own_config(family: Family, large: Family) -> None:
 
 @torch.no_grad()
 def test_apply_switches_it_on_and_remove_leaves_the_stock_tower(family: Family, large: Family) -> None:
-    inputs, model = one_video(large), family.case.stock_class.from_pretrained(family.folder).eval()
+    inputs, model = one_video(large), family.case.stock_from(family.folder).eval()
     expected = features(family.stock.model, inputs)
     for _ in range(2):
         vidcom2.apply(model, retention_ratio=1.0)

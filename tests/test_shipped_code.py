@@ -338,7 +338,7 @@ def test_the_packages_class_restores_the_code_of_a_checkpoint_saved_by_the_stock
 ) -> None:
     ours, stock, again = (tmp_path / name for name in ("ours", "stock", "again"))
     family.load(retention_ratio=0.5).save_pretrained(ours)
-    family.case.stock_class.from_pretrained(ours).save_pretrained(stock)
+    family.case.stock_from(ours).save_pretrained(stock)
     with pytest.raises(OSError, match="does not appear to have a file named configuration_vidcom2"):
         AutoModel.from_pretrained(stock, trust_remote_code=True)  # only Transformers runs here, and it says so
     family.case.model_class.from_pretrained(stock).save_pretrained(again)

@@ -101,7 +101,7 @@ class Family:
         tiny: what its tiny random checkpoint, of the uncompressed model, has beyond the rules for all; or the function
             that builds it, as `module.function`.
         frame: what one scored frame is.
-        of: the stem of the stock model's classes, where it is not that of the config: GLM-GA's are GLM-4.6V's.
+        of: the stem of the stock model's classes, where it is not that of the config.
         checkpoints: the released ones, as README lists them. "" if none is known.
         stays: what else of a video stays, as `what_stays` says it; "" if that follows from the other fields.
         square: whether each frame becomes a square of `vision_config.image_size` pixels, squeezed or cropped.
@@ -575,13 +575,7 @@ FAMILIES: dict[str, Family] = {
                 text={
                     "head_dim": 32,
                     "partial_rotary_factor": 0.25,
-                    "layer_types": ["linear_attention", "indexed_attention"],  # to all tokens, in short prompts
-                    "indexer_n_heads": 2,
-                    "indexer_kv_heads": 1,
-                    "indexer_head_dim": 16,
-                    "indexer_budget": 4096,
-                    "indexer_compress_ratio": 4,
-                    "hc_lowrank": 8,
+                    "layer_types": ["linear_attention", "indexed_attention"],
                 }
             ),
             stock_processors=("Qwen3VLProcessor",),

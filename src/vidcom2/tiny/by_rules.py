@@ -94,6 +94,12 @@ def _sizes_of_text(hidden_size: int, num_layers: int, tie_word_embeddings: bool)
         "linear_value_head_dim": 8,
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 4,
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 4096,  # so that layers attend to all tokens of short prompts
+        "indexer_compress_ratio": 4,
+        "hc_lowrank": 8,
     }
 
 

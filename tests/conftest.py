@@ -421,4 +421,15 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _shared_models_stay(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check that no test saved a model that others share: Transformers and this package note in its config what they
+    saved."""
+    yield
+    family = getattr(request.node, "funcargs", {}).get("family")
+    for name in ("model", "uncompressing"):
+        model = vars(family).get(name) if isinstance(family, Family) else None
+        assert not hasattr(getattr(model, "config", None), "auto_map"), f"save `family.load()`, not `family.{name}`"
+
+
 __all__ = ["make_image", "make_video"]

@@ -432,7 +432,7 @@ def assert_refused(model: Any, match: str, function: Callable[..., Any] = vidcom
 
 def test_models_of_no_supported_family_are_refused(family: Family) -> None:
     bert = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8))
-    assert_refused(bert, "`model`, a BertModel, is of type 'bert', but VidCom² has classes for 'llava_onevision'")
+    assert_refused(bert, "`model`, a BertModel, is of type 'bert', but VidCom² has classes for 'qwen3_5'")
     assert_refused(nn.Linear(1, 1), "`model` is a Linear, but must be a model of Transformers")
     if family.case.has_tower:
         assert_refused(tower_of(family.stock.model), "VidCom² has classes for")

@@ -241,7 +241,7 @@ def test_a_state_dict_has_the_names_of_the_checkpoint_or_the_models_own(
     family: Family, tmp_path: Path, names: str
 ) -> None:
     """`Trainer` reads a checkpoint so, with `strict=False`. Wrappers put a prefix before all names."""
-    family.model.save_pretrained(tmp_path)
+    family.load().save_pretrained(tmp_path)
     own = family.model.state_dict()
     state = load_file(tmp_path / "model.safetensors") if names == "the checkpoint's" else dict(own)
     for prefix, wrap in (("", lambda model: model), ("module.", Wrapper)):

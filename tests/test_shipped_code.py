@@ -293,7 +293,7 @@ def test_a_users_subclass_does_not_claim_code_that_is_not_saved_with_it(case: Mo
 
 def test_a_model_loaded_from_a_repo_is_not_half_saved_beside_files_of_others(family: Family, tmp_path: Path) -> None:
     repo, mine, new, config_alone = (tmp_path / name for name in ("repo", "mine", "new", "config"))
-    family.model.save_pretrained(repo)
+    family.load().save_pretrained(repo)
     family.processor.save_pretrained(repo)
     named = fields_of(family.case.model_class, code_of(family.case.model_class))["auto_map"]
     model_class = get_class_from_dynamic_module(named["AutoModel"], str(repo))

@@ -1,5 +1,5 @@
-"""Writes what type checkers read of the families whose modules are written from rows: `families/classes.pyi`, and their
-names in `__init__.pyi`.
+"""Writes what follows from the rows of `families.py`: what type checkers read of the families whose modules are written
+from them (`family_classes.pyi`, and names in `__init__.pyi`), and the lists of families in README and the docs.
 
     python .ci/stubs.py
 """
@@ -9,10 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vidcom2.families.sources import written_families
+from vidcom2.families import FAMILIES, LINEAR_ATTENTION, Family
+from vidcom2.family_sources import written_families
+from vidcom2.vllm_plugin.served import SERVED
 
-PACKAGE = Path(__file__).parents[1] / "src" / "vidcom2"
-CLASSES, EXPORTS = PACKAGE / "families" / "classes.pyi", PACKAGE / "__init__.pyi"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "vidcom2"
+SHOWN = 9  # families that README lists before it folds the list
+CLASSES, EXPORTS = PACKAGE / "family_classes.pyi", PACKAGE / "__init__.pyi"
 
 
 def stubs() -> dict[Path, str]:
@@ -24,8 +28,8 @@ def stubs() -> dict[Path, str]:
     ]
     classes = []
     for family in written:
-        ours, stock = family.classes, family.stock
-        for name in (f"{stock}Config", f"{stock}Model", f"{stock}ForConditionalGeneration"):
+        ours, stock = family.classes, family.stock_model
+        for name in (f"{family.stock}Config", f"{stock}Model", f"{stock}ForConditionalGeneration"):
             place = f".models.{family.module}.modeling_{family.module}" if name in family.not_exported else ""
             imports.append(f"from transformers{place} import {name}")
         mixins = {each: each.rpartition(".")[::2] for each in (*family.mixins, *family.head_mixins)}
@@ -34,7 +38,7 @@ def stubs() -> dict[Path, str]:
             "".join(f"{mixins[each][1]}, " for each in group) for group in (family.mixins, family.head_mixins)
         )
         classes.append(f"""
-class {ours}Config(FamilyConfig, {stock}Config): ...
+class {ours}Config(FamilyConfig, {family.stock}Config): ...
 class {ours}Model({of_model}{stock}Model):
     config: {ours}Config
 class {ours}ForConditionalGeneration({of_head}VidCom2GenerationMixin, {stock}ForConditionalGeneration):
@@ -57,6 +61,35 @@ def _was_written(name: str, block: str) -> bool:
     return re.search(rf"\b{name}\b", block) is not None
 
 
+def pages() -> dict[Path, str]:
+    """Return the text of each page that lists the families."""
+    families = list(FAMILIES.values())
+    listed = [f"- {each.name}: {each.checkpoints or f'type `{each.model_type}`'}" for each in families]
+    folded = [f"<details><summary>{len(families) - SHOWN} more</summary>", "", *listed[SHOWN:], "", "</details>"]
+    scored = [f"| {each.name} | {'; '.join(filter(None, (each.frame, each.what_stays)))} |" for each in families]
+    in_order = [each for each in written_families() if LINEAR_ATTENTION in each.mixins and each.model_type != "qwen3_5"]
+    not_served = [each for each in families if each.class_names[1] not in SERVED]
+    limits = [
+        f"- Masks, batches and caches as in [Qwen3.5](#qwen35), since layers read tokens in order: {_names(in_order)}.",
+        f"- No class in vLLM's plugin: {_names(not_served)}.",
+    ]
+    blocks = {
+        "README.md": [*listed[:SHOWN], "", *folded],
+        "docs/families.md": ["| family | a scored frame is |", "|---|---|", *scored],
+        "docs/limits.md": limits,
+    }
+    made = {}
+    for name, lines in blocks.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        before, mark, rest = text.partition("<!-- families -->\n")
+        made[ROOT / name] = before + mark + "\n".join(lines) + "\n<!-- end -->" + rest.partition("<!-- end -->")[2]
+    return made
+
+
+def _names(families: list[Family]) -> str:
+    return ", ".join(each.name for each in families)
+
+
 def ruff(path: Path, text: str) -> str:
     """Return a text as ruff sorts and wraps it."""
     for command in (["check", "-q", "--fix-only"], ["format", "-q"]):
@@ -68,3 +101,5 @@ def ruff(path: Path, text: str) -> str:
 if __name__ == "__main__":
     for path, text in stubs().items():
         path.write_text(ruff(path, text), encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

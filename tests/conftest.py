@@ -136,7 +136,8 @@ def _changed_families(changed: Path) -> set[str]:
     for case in (each for each in MODELS if each.loads_here):
         model_class, processor_class = case.model_class, case.family.processor_class
         classes = (case.config_class, model_class, model_class.inner_class, processor_class)
-        modules = {base.__module__ for each in classes for base in each.__mro__} | {case.build.__module__}
+        modules = {base.__module__ for each in classes for base in each.__mro__}
+        modules.add(getattr(case.build, "func", case.build).__module__)
         own = {each.rpartition(".")[2] for each in modules if re.search(r"\.(families|configuration|tiny)\.", each)}
         if names & (own - {"compression_settings", "family_config", "saved_with_code", "common", "tokens"}):
             found.add(case.name)
@@ -196,11 +197,7 @@ class Family:
 
     def untouched_stock(self) -> PreTrainedModel:
         """Return the stock model in Transformers' own class."""
-        return (
-            self.stock
-            if self.case.compared_class is None
-            else self.case.stock_class.from_pretrained(self.folder).eval()
-        )
+        return self.stock if self.case.compared_class is None else self.case.stock_from(self.folder).eval()
 
     @cached_property
     def writing_short(self) -> "Family":
@@ -336,7 +333,7 @@ def joined_prompts(processor: Any, prompts: list[str], media: dict[str, list], *
 
 def load_stock(case: ModelCase, folder: Path, **kwargs: Any) -> PreTrainedModel:
     """Return the stock model, in the class with which ours is compared."""
-    stock = case.stock_class.from_pretrained(folder, **kwargs).eval()
+    stock = case.stock_from(folder, **kwargs).eval()
     if case.compared_class is not None:
         stock.__class__, stock.model.__class__ = case.compared_class, case.compared_class.inner_class
     return stock
@@ -422,6 +419,17 @@ def one_process(tmp_path: Path) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _shared_models_stay(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check that no test saved a model that others share: Transformers and this package note in its config what they
+    saved."""
+    yield
+    family = getattr(request.node, "funcargs", {}).get("family")
+    for name in ("model", "uncompressing"):
+        model = vars(family).get(name) if isinstance(family, Family) else None
+        assert not hasattr(getattr(model, "config", None), "auto_map"), f"save `family.load()`, not `family.{name}`"
 
 
 __all__ = ["make_image", "make_video"]

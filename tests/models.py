@@ -130,6 +130,17 @@ class ModelCase:
     def stock_class(self) -> type[Any]:
         return self.family.uncompressed_class
 
+    def stock_from(self, folder: Path | str, **kwargs: Any) -> Any:
+        """Return the stock model of a checkpoint, as `from_pretrained` of its class does. A class that is another
+        family's gets the checkpoint's own config, as from Auto classes, since it would take that of the other."""
+        if self.family.of:
+            kwargs["config"] = self.stock_config_class.from_pretrained(folder)
+        return self.stock_class.from_pretrained(folder, **kwargs)
+
+    @property
+    def stock_config_class(self) -> type[Any]:
+        return self.config_class.__bases__[-1]
+
     @property
     def native(self) -> bool:
         """Whether Transformers has the stock class."""
@@ -376,6 +387,11 @@ MODELS = [
     ),
     ModelCase(
         name="glm46v",
+        **GLM,
+        slow=True,
+    ),
+    ModelCase(
+        name="glmga",
         **GLM,
         slow=True,
     ),

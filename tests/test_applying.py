@@ -24,7 +24,7 @@ NEW = {"max_new_tokens": 5, "do_sample": False}
 
 
 def stock_of(family: Family, **kwargs: Any) -> PreTrainedModel:
-    return family.case.stock_class.from_pretrained(family.folder, **kwargs).eval()
+    return family.case.stock_from(family.folder, **kwargs).eval()
 
 
 def weights(model: nn.Module) -> dict[str, int]:
@@ -141,7 +141,7 @@ def test_our_checkpoint_in_the_stock_class_keeps_its_settings_when_applied_and_r
     family: Family, tmp_path: Path
 ) -> None:
     family.load(retention_ratio=0.4).save_pretrained(tmp_path)
-    model = family.case.stock_class.from_pretrained(tmp_path).eval()
+    model = family.case.stock_from(tmp_path).eval()
     fields = model.config.to_dict()
     vidcom2.apply(model)
     assert model.config.retention_ratio == 0.4
@@ -432,7 +432,7 @@ def assert_refused(model: Any, match: str, function: Callable[..., Any] = vidcom
 
 def test_models_of_no_supported_family_are_refused(family: Family) -> None:
     bert = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8))
-    assert_refused(bert, "`model`, a BertModel, is of type 'bert', but VidCom² has classes for 'llava_onevision'")
+    assert_refused(bert, "`model`, a BertModel, is of type 'bert', but VidCom² has classes for 'qwen3_5'")
     assert_refused(nn.Linear(1, 1), "`model` is a Linear, but must be a model of Transformers")
     if family.case.has_tower:
         assert_refused(tower_of(family.stock.model), "VidCom² has classes for")

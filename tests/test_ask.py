@@ -262,26 +262,21 @@ def minutes(seconds: np.ndarray) -> str:
     return f"{int(seconds[0]) // 60:02}:{int(seconds[0]) % 60:02}"
 
 
-# How a processor writes when the frames of a token are shown: a pattern, and the text for their seconds.
-GLM_4V = (r"<\|end_of_image\|>(\d+)", lambda seconds: f"{int(seconds[0])}")
+# How a stock processor writes when the frames of a token are shown: a pattern, and the text for their seconds.
 WRITTEN_TIMES: dict[str, tuple[str, Callable[[np.ndarray], str]]] = {
-    "glm4v": GLM_4V,
-    "glm4v_moe": GLM_4V,
-    **dict.fromkeys(("glm46v", "glm5_next"), (r">([0-9.]+) seconds", lambda seconds: f"{seconds[0]:.1f}")),
-    **dict.fromkeys(("gemma4", "gemma4_unified"), (r"(\d\d:\d\d) <", minutes)),
-    "video_llama_3": (r"Time ([0-9.]+)s:", lambda seconds: f"{seconds[0]:.1f}"),
-    "molmo2": (r"([0-9.]+) <frame_start>", lambda seconds: f"{seconds[0]:.1f}"),
-    "smolvlm": (r"Frame from (\d\d:\d\d):", minutes),
-    "kimi_k25": (r"00:00:(\d\d\.\d{3})<", lambda seconds: f"{int(seconds[0]):02d}.{int(seconds[0] % 1 * 1000):03d}"),
-    "nemotron_h_omni": (r"Frame \d+ sampled at ([0-9.]+) seconds", lambda seconds: f"{seconds[0]:.2f}"),
-    **dict.fromkeys(
-        (
-            *("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "cosmos3_omni", "cosmos3_edge"),
-            *("qwen4_exp", "lfm3_vl", "cohere_compass"),
-        ),
-        (r"<([0-9.]+) seconds>", lambda seconds: f"{seconds.mean():.1f}"),
+    "Glm4v": (r"<\|end_of_image\|>(\d+)", lambda seconds: f"{int(seconds[0])}"),
+    **dict.fromkeys(("Glm46V", "Glm5Next"), (r">([0-9.]+) seconds", lambda seconds: f"{seconds[0]:.1f}")),
+    **dict.fromkeys(("Gemma4", "Gemma4Unified"), (r"(\d\d:\d\d) <", minutes)),
+    "VideoLlama3": (r"Time ([0-9.]+)s:", lambda seconds: f"{seconds[0]:.1f}"),
+    "Molmo2": (r"([0-9.]+) <frame_start>", lambda seconds: f"{seconds[0]:.1f}"),
+    "SmolVLM": (r"Frame from (\d\d:\d\d):", minutes),
+    "Kimi_K25": (r"00:00:(\d\d\.\d{3})<", lambda seconds: f"{int(seconds[0]):02d}.{int(seconds[0] % 1 * 1000):03d}"),
+    "NemotronH_Omni_Reasoning_V3": (
+        r"Frame \d+ sampled at ([0-9.]+) seconds",
+        lambda seconds: f"{seconds[0]:.2f}",
     ),
 }
+LIKE_QWEN3_VL = (r"<([0-9.]+) seconds>", lambda seconds: f"{seconds.mean():.1f}")  # all others that tell it
 
 
 @only(lambda family: not family.adds_features)  # whose placeholder no attribute names
@@ -309,10 +304,12 @@ def test_frame_times_reach_every_processor(family: Family, video: Video) -> None
     # Where frames are images, the family's processor here has already told the two apart.
     shown_pixels, pixels = (each.get("pixel_values_videos", each.get("pixel_values")) for each in (inputs, without))
     assert torch.equal(shown_pixels.flatten(), pixels.flatten())
-    tells = case.name == "llava_video" or case.name in WRITTEN_TIMES
+    processor = case.family.stock_processors[0].removesuffix("Processor")
+    written_times = WRITTEN_TIMES.get(processor, LIKE_QWEN3_VL if case.frames_stand_apart else None)
+    tells = case.name == "llava_video" or written_times is not None
     assert torch.equal(inputs["input_ids"], without["input_ids"]) is not tells
-    if case.name in WRITTEN_TIMES:
-        pattern, written = WRITTEN_TIMES[case.name]
+    if written_times is not None:
+        pattern, written = written_times
         of_tokens = video.seconds.reshape(-1, case.files_frames_per_frame)
         assert re.findall(pattern, text) == [written(seconds) for seconds in of_tokens]
 

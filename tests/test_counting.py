@@ -50,6 +50,23 @@ def test_a_count_is_what_the_answer_tells(family: Family, video: vidcom2.Video, 
         assert counted.full_prompt_tokens == answer.full_prompt_tokens
 
 
+def test_no_frame_is_prepared_to_be_counted(
+    family: Family, video: vidcom2.Video, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes say how many tokens there are: the video processor is given frames without values, once for each prompt."""
+    kind, given = type(family.processor.video_processor), []
+    preprocess = kind.preprocess
+
+    def listening(self: Any, videos: Any, **arguments: Any) -> Any:
+        given.extend(videos)
+        return preprocess(self, videos, **arguments)
+
+    monkeypatch.setattr(kind, "preprocess", listening)
+    vidcom2.count_tokens(video, folder, question=QUESTION)
+    assert len(given) == 2
+    assert all(isinstance(each, torch.Tensor) and (each.is_meta or not any(each.stride())) for each in given)
+
+
 def test_the_command_shows_the_count(tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mp4", [0.0, 20.0, 41.0, 60.0], rate=10)
     counted = vidcom2.count_tokens(clip, num_frames=3)

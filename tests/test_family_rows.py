@@ -44,13 +44,24 @@ def test_written_modules_are_as_ruff_would_have_them(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_type_checkers_read_the_classes_of_the_rows() -> None:
+def written_from_rows() -> Any:
+    """Return the module of `.ci/stubs.py`."""
     spec = importlib.util.spec_from_file_location("stubs", ROOT / ".ci" / "stubs.py")
     assert spec is not None and spec.loader is not None
     stubs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(stubs)
+    return stubs
+
+
+def test_type_checkers_read_the_classes_of_the_rows() -> None:
+    stubs = written_from_rows()
     for path, text in stubs.stubs().items():
         assert stubs.ruff(path, text) == path.read_text(encoding="utf-8"), "Run: python .ci/stubs.py"
+
+
+def test_pages_list_the_families_of_the_table() -> None:
+    for path, text in written_from_rows().pages().items():
+        assert text == path.read_text(encoding="utf-8"), "Run: python .ci/stubs.py"
 
 
 @pytest.mark.parametrize("family", HERE, ids=lambda family: family.model_type)
@@ -94,4 +105,4 @@ def test_every_processor_has_a_module() -> None:
 def test_the_stock_classes_of_a_row_are_those_of_transformers_tables() -> None:
     for family in HERE:
         assert AutoConfig.for_model(family.model_type).__class__.__name__ == f"{family.stock}Config"
-        assert family.uncompressed_class.__name__ == f"{family.stock}ForConditionalGeneration"
+        assert family.uncompressed_class.__name__ == f"{family.stock_model}ForConditionalGeneration"

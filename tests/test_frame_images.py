@@ -293,7 +293,7 @@ def test_an_unknown_tokenizer_is_refused_until_its_marks_are_set(family: Family,
     with pytest.raises(ValueError, match="frames of a video"):
         unknown(**inputs)
     known = unknown.config.frame_marks
-    stock = family.case.stock_class.from_pretrained(family.folder)
+    stock = family.case.stock_from(family.folder)
     stock.config.frame_marks = None
     for part in (stock, family.processor):
         part.save_pretrained(tmp_path)
@@ -332,7 +332,7 @@ def test_what_does_not_fit_or_cannot_be_compressed_is_refused(family: Family) ->
             call(**untyped)
         with pytest.raises(ValueError, match="frames of a video"):
             call(**encoded)
-    stock = family.case.stock_class.from_pretrained(family.folder).eval()
+    stock = family.case.stock_from(family.folder).eval()
     for given in (embeddings, encoded):
         assert torch.equal(family.model(**given, retention_ratio=1.0).logits, stock(**given).logits)
     for lengths in ([7], [8, 0], []):

@@ -458,7 +458,7 @@ def test_a_compressing_assistant_drafts_what_the_stock_class_drafts(family: Fami
     for main, given in mains:
         steps = []
         greedy = run(main, given, max_new_tokens=12)
-        for assistant in (family.load(), family.case.stock_class.from_pretrained(family.folder).eval()):
+        for assistant in (family.load(), family.case.stock_from(family.folder).eval()):
             with language_model_lengths(main) as lengths:
                 assert torch.equal(run(main, given, max_new_tokens=12, assistant_model=assistant), greedy)
             steps.append(lengths)

@@ -168,7 +168,8 @@ class World:
     def expected(self, case: ModelCase, **settings: Any) -> list[int]:
         """Return the new tokens of the package's class, or of the stock class if there are no settings."""
         inputs = self.inputs(case, bool(settings))
-        model = (case.model_class if settings else case.stock_class).from_pretrained(self.bases[case.name], **settings)
+        load = case.model_class.from_pretrained if settings else case.stock_from
+        model = load(self.bases[case.name], **settings)
         out = model.generate(**inputs, max_new_tokens=8, do_sample=False)
         return out[0, inputs["input_ids"].shape[1] :].tolist()
 

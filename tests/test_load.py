@@ -178,7 +178,7 @@ def test_a_stock_checkpoint_in_the_hub_layout_loads_without_missing_or_unexpecte
     assert not any(name.startswith(prefix) for name in names for prefix in renamed)
     model, info = family.case.model_class.from_pretrained(folder, retention_ratio=0.3, output_loading_info=True)
     assert not any(info.values()), info
-    assert_same_weights(model, family.case.stock_class.from_pretrained(folder))
+    assert_same_weights(model, family.case.stock_from(folder))
     assert_same_weights(model, family.stock)
     assert model.config.retention_ratio == 0.3
     assert "retention_ratio" not in json.loads((folder / "config.json").read_text())
@@ -219,7 +219,7 @@ def test_a_saved_model_loads_with_its_settings_and_in_the_stock_class(family: Fa
     assert again.config.to_dict() | here == model.config.to_dict() | here
     assert_same_weights(again, family.stock)
 
-    native, info = family.case.stock_class.from_pretrained(tmp_path, output_loading_info=True)
+    native, info = family.case.stock_from(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
     assert_same_weights(native, family.stock)
     assert type(AutoProcessor.from_pretrained(tmp_path)) is type(processor)
@@ -241,7 +241,7 @@ def test_a_state_dict_has_the_names_of_the_checkpoint_or_the_models_own(
     family: Family, tmp_path: Path, names: str
 ) -> None:
     """`Trainer` reads a checkpoint so, with `strict=False`. Wrappers put a prefix before all names."""
-    family.model.save_pretrained(tmp_path)
+    family.load().save_pretrained(tmp_path)
     own = family.model.state_dict()
     state = load_file(tmp_path / "model.safetensors") if names == "the checkpoint's" else dict(own)
     for prefix, wrap in (("", lambda model: model), ("module.", Wrapper)):

@@ -305,7 +305,7 @@ def test_a_method_chosen_on_loading_ignores_settings_that_only_the_stored_method
 @only(lambda family: family.native)
 def test_settings_in_a_stock_config_are_checked(family: Family) -> None:
     for name, value in (("compression_method", "nope"), ("retention_ratio", 7)):
-        config = family.case.stock_class.config_class.from_pretrained(family.folder)
+        config = family.case.stock_config_class.from_pretrained(family.folder)
         setattr(config, name, value)
         with pytest.raises(ValueError, match=f"`{name}` is {value!r}"):
             family.case.model_class.from_pretrained(family.folder, config=config)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import Family, only
 from flash_attention import put_in_place_of_the_package
-from models import make_image, tower_of
+from models import MODELS, make_image, tower_of
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -26,13 +26,9 @@ import vidcom2
 from vidcom2.modeling.encoding import packed_attention, whole_frame_attention
 from vidcom2.modeling.encoding.packed_attention import NAME, PackedConfig, Segments, segments_of
 
-# The families whose towers take the patches of all frames in one row.
-WITH_SEGMENTS = {
-    *("qwen2_vl", "qwen2_5_vl", "exaone4_5", "qwen2_5_omni_thinker", "qwen3_vl", "qwen3_vl_moe"),
-    *("qwen3_omni_moe_thinker", "qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe", "glm46v", "cosmos3_omni"),
-    *("cosmos3_edge", "video_llama_3", "minicpmv4_6", "qwen4_exp", "lfm3_vl", "cohere_compass"),
-    *("hyperclovax_vision_v2", "glm5_next", "kimi_k25", "nemotron_h_omni"),
-}
+# The families whose towers take the patches of all frames in one row: those that take a grid for it, and two others.
+WITH_SEGMENTS = {case.name for case in MODELS if "video_grid_thw" in case.video_inputs}
+WITH_SEGMENTS |= {"minicpmv4_6", "nemotron_h_omni"}
 WINDOWS = ("qwen2_5_vl", "minicpmv4_6")  # One has windows in some of its layers, the other has a layer for windows.
 SKIP = {"vision_method": "skip_repeated", "vision_tolerance": 0.8, "retention_ratio": 1.0}
 
@@ -277,7 +273,7 @@ def test_copies_follow_their_own_config(family: Family, large: Family) -> None:
 
 @torch.no_grad()
 def test_apply_switches_it_on_and_remove_leaves_the_stock_tower(family: Family, large: Family) -> None:
-    inputs, model = one_video(large), family.case.stock_class.from_pretrained(family.folder).eval()
+    inputs, model = one_video(large), family.case.stock_from(family.folder).eval()
     expected = features(family.stock.model, inputs)
     for _ in range(2):
         vidcom2.apply(model, retention_ratio=1.0)

@@ -15,7 +15,8 @@ from vidcom2.loading.processors import restore, shorten
 @torch.no_grad()
 def test_qwen4_exp_embeds_runs_of_the_tokens_that_stay() -> None:
     """The stock language model, fed with the embeddings and the ids of the short prompt, gives the same logits."""
-    stock, processor = FAMILIES["qwen4_exp"].build_tiny(embeds_runs=True, patch_size=10, frame_tokens=12)
+    runs = {"ple_layer_ids": [1], "ngram_vocab_size_base": 200, "heads_per_ngram": 2, "split_ngram_parts": 2}
+    stock, processor = FAMILIES["qwen4_exp"].build_tiny(text=runs, patch_size=10, frame_tokens=12)
     restore(processor)
     text = "<|vision_start|><|video_pad|><|vision_end|> What happens?"
     whole = processor(text=[text], videos=[make_video(0)], return_tensors="pt")

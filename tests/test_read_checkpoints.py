@@ -78,7 +78,7 @@ def read(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     model, processor = vidcom2.load(folder, retention_ratio=RETENTION_RATIO, device="cpu")
     assert type(model) is case.model_class
-    family = Family(replace(case, grid=(2, 3)), folder, case.stock_class.from_pretrained(folder).eval(), processor)
+    family = Family(replace(case, grid=(2, 3)), folder, case.stock_from(folder).eval(), processor)
     family.model = model
     restore(processor)  # The stock class runs the same prompts.
     return checkpoint, family

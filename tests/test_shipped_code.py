@@ -293,7 +293,7 @@ def test_a_users_subclass_does_not_claim_code_that_is_not_saved_with_it(case: Mo
 
 def test_a_model_loaded_from_a_repo_is_not_half_saved_beside_files_of_others(family: Family, tmp_path: Path) -> None:
     repo, mine, new, config_alone = (tmp_path / name for name in ("repo", "mine", "new", "config"))
-    family.model.save_pretrained(repo)
+    family.load().save_pretrained(repo)
     family.processor.save_pretrained(repo)
     named = fields_of(family.case.model_class, code_of(family.case.model_class))["auto_map"]
     model_class = get_class_from_dynamic_module(named["AutoModel"], str(repo))
@@ -338,7 +338,7 @@ def test_the_packages_class_restores_the_code_of_a_checkpoint_saved_by_the_stock
 ) -> None:
     ours, stock, again = (tmp_path / name for name in ("ours", "stock", "again"))
     family.load(retention_ratio=0.5).save_pretrained(ours)
-    family.case.stock_class.from_pretrained(ours).save_pretrained(stock)
+    family.case.stock_from(ours).save_pretrained(stock)
     with pytest.raises(OSError, match="does not appear to have a file named configuration_vidcom2"):
         AutoModel.from_pretrained(stock, trust_remote_code=True)  # only Transformers runs here, and it says so
     family.case.model_class.from_pretrained(stock).save_pretrained(again)

@@ -15,6 +15,9 @@ class VidCom2NemotronH_Omni_Reasoning_V3Processor(VidCom2ProcessorMixin, Nemotro
 
     frames_stand_apart = True
     placeholder = "image_token"  # that of images, between the marks of a frame
+    one_prompt_a_call = True
+    whole_milliseconds = True
+    prepares_on_cpu = True  # where the means are by which it normalizes
 
     def __call__(
         self, images: Any = None, text: Any = None, videos: Any = None, audio: Any = None, **kwargs: Any

@@ -55,6 +55,10 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         writes_all: whether it writes a placeholder for every token, since only the model can say how many stay.
         frames_stand_apart: whether each frame has a group of placeholders of its own.
         placeholder: the name of the attribute with the text of a placeholder.
+        one_prompt_a_call: whether the stock class takes videos only with a single prompt.
+        whole_milliseconds: whether the stock class counts a step of a video's clock in whole milliseconds, so that it
+            loses the times of a finer clock.
+        prepares_on_cpu: whether the video processor fails on frames on other devices, or without values.
     """
 
     retention_ratio: float = 0.25
@@ -63,6 +67,9 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
     writes_all: bool = False
     frames_stand_apart: ClassVar[bool] = False
     placeholder: ClassVar[str] = "video_token"
+    one_prompt_a_call: ClassVar[bool] = False
+    whole_milliseconds: ClassVar[bool] = False
+    prepares_on_cpu: ClassVar[bool] = False
     _written: WrittenVideos | None = None
 
     # -----------------------------------------------------------------------------------------------------------------

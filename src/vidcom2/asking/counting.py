@@ -13,6 +13,7 @@ from ..loading.finding_checkpoints import Resolved, resolve
 from ..loading.placement import Placement
 from ..loading.processors import of_whole_frames, placeholder_of
 from ..presets import NUM_FRAMES
+from ..processors import of_whole_frames, placeholder_of, show_sizes_alone
 from ..video.reading import Video, read_video
 from .prompting import at_least_a_pair, prepare_inputs, prompt_text
 
@@ -78,6 +79,8 @@ def count_tokens(
 def count_of(model: Resolved, video: Video, question: str = QUESTION) -> TokenCount:
     """Count the tokens of a video in the prompt of a model that was found."""
     config, processor = read_config_and_processor(model)
+    processor = of_whole_frames(processor)
+    show_sizes_alone(processor, *video.frames.shape[1:3])
     whole = prepare_inputs(processor, question, video)["input_ids"][0]
     tokenizer = cast(Any, processor).tokenizer
     token = tokenizer.convert_tokens_to_ids(placeholder_of(processor, tokenizer.decode(whole)))
@@ -100,7 +103,7 @@ def _short_length(processor: Any, question: str, video: Video) -> int | None:
     if getattr(processor, "writes_all", True):
         return None
     frames, metadata = at_least_a_pair(processor, video)
-    made = of_whole_frames(processor)(
+    made = processor(
         text=[prompt_text(processor, question)],
         videos=[[frames]],
         video_metadata=[dict(metadata)],

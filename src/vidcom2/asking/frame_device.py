@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel, ProcessorMixin
 from transformers.image_utils import PILImageResampling
 
-from ..loading.checkpoints import Checkpoint
-from ..loading.processors import normalizes_on_the_cpu
+from ..checkpoints import Checkpoint
+from ..processors import class_for
 from .watched_model import LANGUAGE_MODEL
 
 
@@ -34,5 +34,5 @@ def takes_a_device(processor: ProcessorMixin) -> bool:
     take another."""
     of_videos = cast(Any, processor).video_processor
     known = getattr(getattr(of_videos, "valid_kwargs", None), "__annotations__", {})
-    is_free = getattr(of_videos, "device", None) is None and not normalizes_on_the_cpu(of_videos)
+    is_free = getattr(of_videos, "device", None) is None and not class_for(processor).prepares_on_cpu
     return "device" in known and is_free and getattr(of_videos, "resample", None) != PILImageResampling.LANCZOS

@@ -41,6 +41,6 @@ def resized(processor: ProcessorMixin, num_frames: int, height: int, width: int)
     listening.resize = resize
     # Processors that join frames in pairs may refuse a single one.
     num_frames = max(num_frames, frames_together(processor))
-    frames = frames_without_values(of_videos, num_frames, height, width)
+    frames = frames_without_values(processor, num_frames, height, width)
     listening(videos=[frames], do_sample_frames=False, return_tensors="pt")
     return sizes[0] if len({*sizes}) == 1 else None

@@ -21,6 +21,7 @@ from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
 from ..modeling.prompt.processing_short_prompts import group_sizes, with_fewer
 from ..modeling.prompt.prompt_compression import VIDEO
+from ..processors import of_whole_prompts, placeholder_of, show_sizes_alone
 from ..video.reading import Video
 from .chats import Prompt
 from .frame_size import resized
@@ -231,22 +232,20 @@ def prepare_without_pixels(
         OptionError: if the processor writes another number of placeholders than the compression knows.
     """
     blind = of_whole_prompts(processor)
-    of_videos = blind.video_processor
-    preprocess, size = of_videos.preprocess, video.frames.shape[1:3]
+    size = video.frames.shape[1:3]
     # Kimi-K2.5's scales each frame alone in any case, and pads it only where it may scale it.
     is_to_scale = scaled_alone and not has_grid_rows(processor)
     scaled = resized(processor, frames_together(processor), *size) if is_to_scale else None
     if scaled is not None:
-        size, of_videos.do_resize = scaled, False
+        size, blind.video_processor.do_resize = scaled, False
 
-    def sizes(videos: Any, **arguments: Any) -> Any:
-        made = preprocess([frames_without_values(of_videos, len(videos[0][0]), *size)], **arguments)
+    def check(made: Any) -> None:
         if "video_grid_thw" in made:  # before a text is written, which might fill the memory
             grids = made["video_grid_thw"][:, int(has_grid_rows(blind)) :]  # The frames of a row are averaged.
-            _check_number(int(grids.prod(dim=1).sum()) // of_videos.merge_size**2, compression.num_tokens)
-        return with_sizes_alone(made)
+            merged = blind.video_processor.merge_size**2
+            _check_number(int(grids.prod(dim=1).sum()) // merged, compression.num_tokens)
 
-    of_videos.preprocess = sizes
+    show_sizes_alone(blind, *size, check=check)
     shown = replace(video, frames=np.broadcast_to(np.uint8(0), (len(video.frames), *size, 3)))
     prepared, _ = prepare_video(blind, shown, num_placeholders=compression.num_placeholders)
     return replace(prepared, video=video, scaled_alone=scaled_alone)

@@ -16,6 +16,7 @@ from ..configuration.compression_settings import NUM_KEPT
 from ..errors import ALIKE, CheckpointError, OptionError, brief, did_you_mean, is_out_of_memory, one_line, sentence
 from ..loading.processors import of_whole_prompts, placeholder_of
 from ..modeling.methods.compression import VideoCompression
+from ..processors import class_for, of_whole_prompts, placeholder_of
 from ..video.reading import Video
 from .chats import Prompt, chat_about
 from .frame_device import takes_a_device
@@ -187,7 +188,7 @@ def prepare_inputs(
     processor = of_whole_prompts(processor)
     text = prompt_text(processor, prompt, template_arguments)
     frames, metadata = at_least_a_pair(processor, video)
-    num_prompts = 1 if _is_nemotrons(processor) else batch_size  # It takes videos with a single prompt.
+    num_prompts = 1 if class_for(processor).one_prompt_a_call else batch_size
     inputs = _called(
         processor,
         device if takes_a_device(processor) else None,
@@ -245,10 +246,6 @@ def frames_together(processor: ProcessorMixin) -> int:
     return getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1)
 
 
-def _is_nemotrons(processor: ProcessorMixin) -> bool:
-    return hasattr(processor, "video_temporal_patch_dim")
-
-
 def has_grid_rows(processor: ProcessorMixin) -> bool:
     """Return whether a video may have several rows of `video_grid_thw`, each of frames that are joined."""
     return "num_chunks_per_video" in cast(Any, processor).video_processor.model_input_names
@@ -258,11 +255,11 @@ def at_least_a_pair(processor: ProcessorMixin, video: Video) -> tuple[np.ndarray
     """Return the frames and the metadata of a video, with a single frame twice for a processor that joins pairs.
 
     Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it. Kimi-K2.5's takes a row of fewer.
-    Nemotron's takes a whole number of milliseconds for one step of `frames_indices`, which would be 0 on the clock of a
-    file whose frames come at uneven times. So its times are in milliseconds there.
+    Nemotron's counts a step of `frames_indices` in whole milliseconds, which would be 0 on the clock of a file whose
+    frames come at uneven times. So such a processor gets the times of this file in milliseconds.
     """
     frames, metadata = video.frames, video.metadata
-    if _is_nemotrons(processor) and metadata["fps"] > MOST_FRAMES_A_SECOND:
+    if class_for(processor).whole_milliseconds and metadata["fps"] > MOST_FRAMES_A_SECOND:
         metadata |= {"fps": 1000.0, "frames_indices": np.round(1000 * video.seconds).astype(int).tolist()}
     if len(frames) == 1 < frames_together(processor) and not has_grid_rows(processor):
         frames = np.concatenate([frames, frames])

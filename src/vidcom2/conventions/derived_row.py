@@ -66,9 +66,10 @@ def derived_row(model: PreTrainedModel, processor: Any) -> tuple[Family, str, Pr
     """
     stem, inner = type(model).__name__.removesuffix("ForConditionalGeneration"), getattr(model, "model", None)
     names = type(model.config).__name__, type(inner).__name__, type(model).__name__
-    if names != (f"{stem}Config", f"{stem}Model", f"{stem}ForConditionalGeneration"):
+    own = names[0].removesuffix("Config")
+    if names != (f"{own}Config", f"{stem}Model", f"{stem}ForConditionalGeneration"):
         raise BrokenConventionError(
-            f"its classes are {', '.join(names)}, but a row needs <name>Config, an inner <name>Model at `.model`, and "
+            f"its classes are {', '.join(names)}, but a row needs a config, an inner <name>Model at `.model`, and "
             "<name>ForConditionalGeneration"
         )
     _check_methods(inner, processor)
@@ -85,15 +86,16 @@ def derived_row(model: PreTrainedModel, processor: Any) -> tuple[Family, str, Pr
     num_together = int(getattr(processor.video_processor, "temporal_patch_size", 1))
     family = Family(
         model_type=model.config.model_type,
-        name=stem,
-        classes=f"VidCom2{stem}",
+        name=own,
+        classes=f"VidCom2{own}",
+        of=stem if stem != own else "",
         tiny="",
         stock_processors=(type(processor).__name__,),
         frame=f"{num_together} frames together",
         mixins=(*((LINEAR_ATTENTION,) if layers & IN_ORDER else ()), *videos),
         head_mixins=(POSITIONS_BY_ORDER,) if _drops_positions(model) else (),
     )
-    return family, type(processor).__name__, ProcessorRow(stem, family.module, apart, placeholder)
+    return family, type(processor).__name__, ProcessorRow(own, family.module, apart, placeholder)
 
 
 def _check_methods(inner: Any, processor: Any) -> None:

@@ -21,6 +21,7 @@ from transformers import (
     Glm46VConfig,
     Glm46VForConditionalGeneration,
     Glm46VModel,
+    GlmgaConfig,
     HyperCLOVAXVisionV2Config,
     HyperCLOVAXVisionV2ForConditionalGeneration,
     HyperCLOVAXVisionV2Model,
@@ -59,6 +60,22 @@ from ..modeling.families.plain_positions import PositionsByOrderMixin
 from ..modeling.families.qwen_videos import GridVideosMixin, QwenVideoModelMixin
 from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
+class VidCom2Qwen3_5Config(FamilyConfig, Qwen3_5Config): ...
+
+class VidCom2Qwen3_5Model(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5Model):
+    config: VidCom2Qwen3_5Config
+
+class VidCom2Qwen3_5ForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5ForConditionalGeneration):
+    config: VidCom2Qwen3_5Config
+
+class VidCom2Qwen3VLConfig(FamilyConfig, Qwen3VLConfig): ...
+
+class VidCom2Qwen3VLModel(QwenVideoModelMixin, Qwen3VLModel):
+    config: VidCom2Qwen3VLConfig
+
+class VidCom2Qwen3VLForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLForConditionalGeneration):
+    config: VidCom2Qwen3VLConfig
+
 class VidCom2Qwen2_5_VLConfig(FamilyConfig, Qwen2_5_VLConfig): ...
 
 class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
@@ -66,6 +83,16 @@ class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
 
 class VidCom2Qwen2_5_VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2_5_VLForConditionalGeneration):
     config: VidCom2Qwen2_5_VLConfig
+
+class VidCom2Kimi_K25Config(FamilyConfig, Kimi_K25Config): ...
+
+class VidCom2Kimi_K25Model(GridRowsMixin, Kimi_K25Model):
+    config: VidCom2Kimi_K25Config
+
+class VidCom2Kimi_K25ForConditionalGeneration(
+    HeadOfGridRowsMixin, VidCom2GenerationMixin, Kimi_K25ForConditionalGeneration
+):
+    config: VidCom2Kimi_K25Config
 
 class VidCom2Exaone4_5_Config(FamilyConfig, Exaone4_5_Config): ...
 
@@ -77,14 +104,6 @@ class VidCom2Exaone4_5_ForConditionalGeneration(
 ):
     config: VidCom2Exaone4_5_Config
 
-class VidCom2Qwen3VLConfig(FamilyConfig, Qwen3VLConfig): ...
-
-class VidCom2Qwen3VLModel(QwenVideoModelMixin, Qwen3VLModel):
-    config: VidCom2Qwen3VLConfig
-
-class VidCom2Qwen3VLForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLForConditionalGeneration):
-    config: VidCom2Qwen3VLConfig
-
 class VidCom2Qwen3VLMoeConfig(FamilyConfig, Qwen3VLMoeConfig): ...
 
 class VidCom2Qwen3VLMoeModel(QwenVideoModelMixin, Qwen3VLMoeModel):
@@ -92,14 +111,6 @@ class VidCom2Qwen3VLMoeModel(QwenVideoModelMixin, Qwen3VLMoeModel):
 
 class VidCom2Qwen3VLMoeForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLMoeForConditionalGeneration):
     config: VidCom2Qwen3VLMoeConfig
-
-class VidCom2Qwen3_5Config(FamilyConfig, Qwen3_5Config): ...
-
-class VidCom2Qwen3_5Model(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5Model):
-    config: VidCom2Qwen3_5Config
-
-class VidCom2Qwen3_5ForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5ForConditionalGeneration):
-    config: VidCom2Qwen3_5Config
 
 class VidCom2Qwen3_5MoeConfig(FamilyConfig, Qwen3_5MoeConfig): ...
 
@@ -143,16 +154,6 @@ class VidCom2HyperCLOVAXVisionV2ForConditionalGeneration(
 ):
     config: VidCom2HyperCLOVAXVisionV2Config
 
-class VidCom2Kimi_K25Config(FamilyConfig, Kimi_K25Config): ...
-
-class VidCom2Kimi_K25Model(GridRowsMixin, Kimi_K25Model):
-    config: VidCom2Kimi_K25Config
-
-class VidCom2Kimi_K25ForConditionalGeneration(
-    HeadOfGridRowsMixin, VidCom2GenerationMixin, Kimi_K25ForConditionalGeneration
-):
-    config: VidCom2Kimi_K25Config
-
 class VidCom2Glm4vConfig(FamilyConfig, Glm4vConfig): ...
 
 class VidCom2Glm4vModel(GlmVideoModelMixin, Glm4vModel):
@@ -176,6 +177,14 @@ class VidCom2Glm46VModel(GlmVideoModelMixin, Glm46VModel):
 
 class VidCom2Glm46VForConditionalGeneration(VidCom2GenerationMixin, Glm46VForConditionalGeneration):
     config: VidCom2Glm46VConfig
+
+class VidCom2GlmgaConfig(FamilyConfig, GlmgaConfig): ...
+
+class VidCom2GlmgaModel(GlmVideoModelMixin, Glm46VModel):
+    config: VidCom2GlmgaConfig
+
+class VidCom2GlmgaForConditionalGeneration(VidCom2GenerationMixin, Glm46VForConditionalGeneration):
+    config: VidCom2GlmgaConfig
 
 class VidCom2Glm5NextConfig(FamilyConfig, Glm5NextConfig): ...
 

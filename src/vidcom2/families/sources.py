@@ -110,7 +110,7 @@ from .family_config import FamilyConfig
 
 
 def _modeling(family: Family) -> str:
-    stock, ours, head = family.stock, family.classes, f"{family.stock}ForConditionalGeneration"
+    stock, ours, head = family.stock_model, family.classes, f"{family.stock_model}ForConditionalGeneration"
     stock_classes = [name for name in (f"{stock}Model", head) if name not in family.not_exported]
     imports = [_import("transformers", stock_classes)]
     if family.not_exported:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -23,12 +23,52 @@ if TYPE_CHECKING:
     from ..modeling.prompt.processing_short_prompts import VidCom2ProcessorMixin
 
 
+QWEN_MARKS = {
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+}
+QWEN_SHOWN = "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
+GLM_MARKS = {
+    "image_token_id": "<|image|>",
+    "video_token_id": "<|video|>",
+    "image_start_token_id": "<|begin_of_image|>",
+    "image_end_token_id": "<|end_of_image|>",
+    "video_start_token_id": "<|begin_of_video|>",
+    "video_end_token_id": "<|end_of_video|>",
+}
+GLM_SHOWN = "<|begin_of_image|><|image|><|end_of_image|>", "<|begin_of_video|><|video|><|end_of_video|>"
+HALF_ROTATED = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}
+
+
 @dataclass(frozen=True)
 class Published:
     """The paper's own figures for a family: the model they were measured on, and (what, value) rows."""
 
     model: str
     figures: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A tiny checkpoint of a family: what the rules of `tiny/by_rules.py` do not give by the names of fields.
+
+    Attributes:
+        text, vision, fields: fields of the configs of the language model and the vision tower, and of the whole one.
+        marks: the tokens that stand for, begin and end images and videos, by the config's fields.
+        shown: how a chat template writes an image and a video.
+        patch_size: pixels per side of a patch.
+        pixels: the least and the most pixels of what the processor bounds; None if it bounds a frame's tokens.
+    """
+
+    text: dict[str, Any] = field(default_factory=dict)
+    vision: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=lambda: QWEN_MARKS)
+    shown: tuple[str, str] = QWEN_SHOWN
+    patch_size: int = 16
+    pixels: tuple[int, int] | None = None
 
 
 # The mixins of inner models that rows name, as `module.Class` of `modeling/families`.
@@ -58,8 +98,12 @@ class Family:
         model_type: the `model_type` of its checkpoints and its config.
         name: the name that people use.
         classes: the stem of its classes, which are `<classes>Config` and `<classes>ForConditionalGeneration`.
-        tiny: the function that builds a tiny random checkpoint of the uncompressed model, as `module.function`.
+        tiny: what its tiny random checkpoint, of the uncompressed model, has beyond the rules for all; or the function
+            that builds it, as `module.function`.
         frame: what one scored frame is.
+        of: the stem of the stock model's classes, where it is not that of the config.
+        checkpoints: the released ones, as README lists them. "" if none is known.
+        stays: what else of a video stays, as `what_stays` says it; "" if that follows from the other fields.
         square: whether each frame becomes a square of `vision_config.image_size` pixels, squeezed or cropped.
         published: the paper's figures; None if the paper has none.
         settings: its settings beyond `CompressionSettings`, with the values that each accepts, the default first.
@@ -89,8 +133,11 @@ class Family:
     model_type: str
     name: str
     classes: str
-    tiny: str
+    tiny: str | Tiny
     frame: str
+    of: str = ""
+    checkpoints: str = ""
+    stays: str = ""
     square: bool = False
     published: Published | None = None
     settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -119,13 +166,24 @@ class Family:
 
     @property
     def stock(self) -> str:
-        """The stem of the stock classes' names."""
+        """The stem of the stock config's name, and of the stock model's if the row does not say otherwise."""
         return self.classes.removeprefix("VidCom2")
+
+    @property
+    def stock_model(self) -> str:
+        """The stem of the stock model's classes."""
+        return self.of or self.stock
 
     @property
     def frames_stand_apart(self) -> bool:
         """Whether each frame has its own group of placeholders, if the processor's module is written from a row."""
         return (row := PROCESSOR_ROWS.get(self.stock_processors[0])) is not None and row.frames_stand_apart
+
+    @property
+    def what_stays(self) -> str:
+        """What stays of a video beside the tokens that a method chooses; "" if nothing does."""
+        whose = "its" if self.frame.startswith("a frame") else "their"
+        return self.stays or (f"{whose} time and marks stay" if self.frames_stand_apart else "")
 
     @property
     def runs_here(self) -> bool:
@@ -186,6 +244,8 @@ class Family:
     def build_tiny(self) -> Callable[..., tuple[PreTrainedModel, ProcessorMixin]]:
         """The function that builds a tiny checkpoint. Raises an OptionError if a package for it is missing."""
         self.check_packages()
+        if isinstance(self.tiny, Tiny):
+            return partial(imported("tiny.by_rules.tiny_by_rules"), self)
         if not self.tiny:
             raise OptionError(f"{self.name} has no tiny checkpoint, since `vidcom2.host_family` hosts it.")
         return self._imported(self.tiny)
@@ -299,16 +359,89 @@ PROCESSORS: dict[str, str] = {
 } | {"UncompressedLlavaVideoProcessor": "processing_llava_video.LlavaVideoProcessor"}
 PROCESSORS |= {stock: row.processor(stock) for stock, row in PROCESSOR_ROWS.items()}
 
+# By use: those that most people run, those of the paper, and the others.
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         Family(
+            model_type="qwen3_5",
+            name="Qwen3.5",
+            classes="VidCom2Qwen3_5",
+            checkpoints="`Qwen/Qwen3.5-{0.8B,4B,9B,27B}`, `Qwen/Qwen3.{6,8}-27B`",
+            tiny="tiny.qwen.tiny_qwen3_5",
+            stock_processors=("Qwen3VLProcessor",),
+            frame=PAIR_OF_32,
+            mixins=(LINEAR_ATTENTION, MROPE_GRIDS),
+            head_fields=LISTS_MEDIA,
+            head_changes=(BEAMS,),
+        ),
+        Family(
+            model_type="qwen3_vl",
+            name="Qwen3-VL",
+            classes="VidCom2Qwen3VL",
+            checkpoints="`Qwen/Qwen3-VL-{2B,4B,8B,32B}-{Instruct,Thinking}`, `nvidia/Cosmos-Reason2-2B`",
+            tiny="tiny.qwen.tiny_qwen3_vl",
+            stock_processors=("Qwen3VLProcessor",),
+            frame=PAIR_OF_32,
+            mixins=(MROPE_GRIDS,),
+            changes=(DEEPSTACK,),
+        ),
+        Family(
+            model_type="qwen2_5_vl",
+            name="Qwen2.5-VL",
+            classes="VidCom2Qwen2_5_VL",
+            checkpoints="`Qwen/Qwen2.5-VL-{3B,7B,32B,72B}-Instruct`",
+            tiny="tiny.qwen.tiny_qwen2_5_vl",
+            spreads_times=True,
+            stock_processors=("Qwen2_5_VLProcessor",),
+            frame=PAIR_OF_28,
+            mixins=(MROPE_GRIDS,),
+            changes=("t follows the time in `second_per_grid_ts`.",),
+        ),
+        Family(
+            model_type="nemotron_h_omni",
+            name="Nemotron 3 Omni",
+            classes="VidCom2NemotronHOmni",
+            checkpoints="`nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16`",
+            tiny="tiny.nemotron.tiny_nemotron_h_omni",
+            stock_processors=("NemotronH_Omni_Reasoning_V3Processor",),
+            frame=PAIR_OF_32,
+            stays="their times and marks stay, and so does sound",
+            since="5.24",
+        ),
+        Family(
+            model_type="kimi_k25",
+            name="Kimi-K2.5",
+            classes="VidCom2Kimi_K25",
+            checkpoints="`moonshotai/Kimi-K2.{5,6}`",
+            tiny="tiny.kimi.tiny_kimi_k25",
+            stock_processors=("Kimi_K25Processor",),
+            runs_stock_prompts=False,
+            frame="four frames together: a token for 28 × 28 pixels",
+            since="5.24",  # The stock class of older ones fails on a row of several frames.
+            mixins=(GRID_ROWS,),
+            head_mixins=(HEAD_OF_GRID_ROWS,),
+        ),
+        Family(
+            model_type="gemma4",
+            name="Gemma 4",
+            classes="VidCom2Gemma4",
+            checkpoints="`google/gemma-4-{E2B,E4B,26B-A4B,31B}-it`",
+            tiny="tiny.gemma4.tiny_gemma4",
+            static_since="5.23",  # before, the 26B's and 31B's logits differ
+            stages=False,  # Later ones would need the keys and embeddings of earlier ones, which vLLM does not pass on.
+            stock_processors=("Gemma4Processor",),
+            frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
+        ),
+        Family(
             model_type="llava_onevision",
             name="LLaVA-OneVision",
             classes="VidCom2LlavaOnevision",
+            checkpoints="`llava-hf/llava-onevision-qwen2-{0.5b,7b,72b}-ov-hf`",
             tiny="tiny.llava.tiny_llava_onevision",
             stock_processors=("LlavaOnevisionProcessor",),
             frame="a frame: 14 × 14 tokens",
+            stays="one newline per video stays",
             square=True,
             # From the paper's Table 1 (average over its benchmarks) and Table 2.
             published=Published(
@@ -325,8 +458,10 @@ FAMILIES: dict[str, Family] = {
             model_type="vidcom2_llava_video",
             name="LLaVA-Video",
             classes="VidCom2LlavaVideo",
+            checkpoints="`lmms-lab/LLaVA-Video-{7B,72B}-Qwen2`, converted",
             tiny="tiny.llava_video.tiny_llava_video",
             frame="a frame: 13 × 13 tokens, and a newline after each row",
+            stays="newlines stay",
             square=True,
             published=Published(
                 "LLaVA-Video-7B",
@@ -340,9 +475,22 @@ FAMILIES: dict[str, Family] = {
             native=False,
         ),
         Family(
+            model_type="qwen2_vl",
+            name="Qwen2-VL",
+            classes="VidCom2Qwen2VL",
+            checkpoints="`Qwen/Qwen2-VL-{2B,7B,72B}-Instruct`",
+            tiny="tiny.qwen.tiny_qwen2_vl",
+            stock_processors=("Qwen2VLProcessor",),
+            frame=PAIR_OF_28,
+            # The paper's figure on Qwen2-VL.
+            published=Published("Qwen2-VL", (("VideoMME (Long) kept at 25 % of the tokens", "101.2 %"),)),
+            mixins=(MROPE_GRIDS,),
+        ),
+        Family(
             model_type="llava_next_video",
             name="LLaVA-NeXT-Video",
             classes="VidCom2LlavaNextVideo",
+            checkpoints="`llava-hf/LLaVA-NeXT-Video-{7B,34B}-hf`",
             tiny="tiny.llava.tiny_llava_next_video",
             stock_processors=("LlavaNextVideoProcessor",),
             frame="a frame: 12 × 12 tokens of the square in its middle",
@@ -352,37 +500,17 @@ FAMILIES: dict[str, Family] = {
             model_type="perception_lm",
             name="PerceptionLM",
             classes="VidCom2PerceptionLM",
+            checkpoints="`facebook/Perception-LM-{1B,3B,8B}`",
             tiny="tiny.perception_lm.tiny_perception_lm",
             stock_processors=("PerceptionLMProcessor",),
             packages=("timm",),
             frame="a frame: 16 × 16 tokens",
         ),
         Family(
-            model_type="qwen2_vl",
-            name="Qwen2-VL",
-            classes="VidCom2Qwen2VL",
-            tiny="tiny.qwen.tiny_qwen2_vl",
-            stock_processors=("Qwen2VLProcessor",),
-            frame=PAIR_OF_28,
-            # The paper's figure on Qwen2-VL.
-            published=Published("Qwen2-VL", (("VideoMME (Long) kept at 25 % of the tokens", "101.2 %"),)),
-            mixins=(MROPE_GRIDS,),
-        ),
-        Family(
-            model_type="qwen2_5_vl",
-            name="Qwen2.5-VL",
-            classes="VidCom2Qwen2_5_VL",
-            tiny="tiny.qwen.tiny_qwen2_5_vl",
-            spreads_times=True,
-            stock_processors=("Qwen2_5_VLProcessor",),
-            frame=PAIR_OF_28,
-            mixins=(MROPE_GRIDS,),
-            changes=("t follows the time in `second_per_grid_ts`.",),
-        ),
-        Family(
             model_type="exaone4_5",
             name="EXAONE 4.5",
             classes="VidCom2Exaone4_5_",
+            checkpoints="`LGAI-EXAONE/EXAONE-4.5-33B`",
             tiny="tiny.qwen.tiny_exaone4_5",
             stock_processors=("Exaone4_5_Processor",),
             frame=PAIR_OF_28,
@@ -394,26 +522,19 @@ FAMILIES: dict[str, Family] = {
             model_type="qwen2_5_omni_thinker",
             name="Qwen2.5-Omni",
             classes="VidCom2Qwen2_5OmniThinker",
+            checkpoints="`Qwen/Qwen2.5-Omni-{3B,7B}`",
             tiny="tiny.qwen.tiny_qwen2_5_omni_thinker",
             stock_processors=("Qwen2_5OmniProcessor",),
             frame=PAIR_OF_28,
+            stays="sound stays",
             part_of="qwen2_5_omni",
             since="5.23",
-        ),
-        Family(
-            model_type="qwen3_vl",
-            name="Qwen3-VL",
-            classes="VidCom2Qwen3VL",
-            tiny="tiny.qwen.tiny_qwen3_vl",
-            stock_processors=("Qwen3VLProcessor",),
-            frame=PAIR_OF_32,
-            mixins=(MROPE_GRIDS,),
-            changes=(DEEPSTACK,),
         ),
         Family(
             model_type="qwen3_vl_moe",
             name="Qwen3-VL-MoE",
             classes="VidCom2Qwen3VLMoe",
+            checkpoints="`Qwen/Qwen3-VL-{30B-A3B,235B-A22B}-{Instruct,Thinking}`",
             tiny="tiny.qwen.tiny_qwen3_vl_moe",
             stock_processors=("Qwen3VLProcessor",),
             frame=PAIR_OF_32,
@@ -425,27 +546,19 @@ FAMILIES: dict[str, Family] = {
             model_type="qwen3_omni_moe_thinker",
             name="Qwen3-Omni",
             classes="VidCom2Qwen3OmniMoeThinker",
+            checkpoints="`Qwen/Qwen3-Omni-30B-A3B-{Instruct,Thinking,Captioner}`",
             tiny="tiny.qwen.tiny_qwen3_omni_moe_thinker",
             stock_processors=("Qwen3OmniMoeProcessor",),
             frame=PAIR_OF_32,
+            stays="sound stays",
             part_of="qwen3_omni_moe",
             since="5.23",
-        ),
-        Family(
-            model_type="qwen3_5",
-            name="Qwen3.5",
-            classes="VidCom2Qwen3_5",
-            tiny="tiny.qwen.tiny_qwen3_5",
-            stock_processors=("Qwen3VLProcessor",),
-            frame=PAIR_OF_32,
-            mixins=(LINEAR_ATTENTION, MROPE_GRIDS),
-            head_fields=LISTS_MEDIA,
-            head_changes=(BEAMS,),
         ),
         Family(
             model_type="qwen3_5_moe",
             name="Qwen3.5-MoE",
             classes="VidCom2Qwen3_5Moe",
+            checkpoints="`Qwen/Qwen3.5-{35B-A3B,122B-A10B,397B-A17B}`, `Qwen/Qwen3.6-35B-A3B`",
             tiny="tiny.qwen.tiny_qwen3_5_moe",
             stock_processors=("Qwen3VLProcessor",),
             frame=PAIR_OF_32,
@@ -457,7 +570,14 @@ FAMILIES: dict[str, Family] = {
             model_type="qwen4_exp",
             name="Qwen4-Exp",
             classes="VidCom2Qwen4Exp",
-            tiny="tiny.qwen_like.tiny_qwen4_exp",
+            checkpoints="`Qwen/Qwen4-Exp`",
+            tiny=Tiny(
+                text={
+                    "head_dim": 32,
+                    "partial_rotary_factor": 0.25,
+                    "layer_types": ["linear_attention", "indexed_attention"],
+                }
+            ),
             stock_processors=("Qwen3VLProcessor",),
             frame=PAIR_OF_32,
             since="5.21",  # before, its indexer's positions do not follow the rows of a KV cache
@@ -468,7 +588,11 @@ FAMILIES: dict[str, Family] = {
             model_type="lfm3_vl",
             name="LFM3-VL",
             classes="VidCom2Lfm3Vl",
-            tiny="tiny.qwen_like.tiny_lfm3_vl",
+            checkpoints="`LiquidAI/LFM3-VL-2B`",
+            tiny=Tiny(
+                text={"layer_types": ["conv", "full_attention", "sliding_attention"]},
+                vision={"layer_types": ["conv", "full_attention"]},
+            ),
             stock_processors=("Lfm3VlProcessor",),
             frame=PAIR_OF_32,
             since="5.23",
@@ -478,7 +602,13 @@ FAMILIES: dict[str, Family] = {
             model_type="cohere_compass",
             name="Cohere Compass",
             classes="VidCom2CohereCompass",
-            tiny="tiny.qwen_like.tiny_cohere_compass",
+            checkpoints="`CohereLabs/North-Micro-Vision-Instruct`",
+            tiny=Tiny(
+                text={"layer_types": ["sliding_attention", "full_attention"], "logit_scale": 0.5},
+                vision={"deepstack_visual_indexes": [0, 1], "initializer_range": 0.08},
+                marks={field: token.upper() for field, token in QWEN_MARKS.items()},
+                shown=("<|IMAGE_PAD|>", "<|VIDEO_PAD|>"),  # The processor writes the marks around them.
+            ),
             stock_processors=("CohereCompassProcessor",),
             frame=PAIR_OF_32,
             since="5.21",  # before, its rotary positions are others than those of newer versions
@@ -489,7 +619,12 @@ FAMILIES: dict[str, Family] = {
             model_type="hyperclovax_vision_v2",
             name="HyperCLOVA X",
             classes="VidCom2HyperCLOVAXVisionV2",
-            tiny="tiny.qwen_like.tiny_hyperclovax_vision_v2",
+            checkpoints="`naver-hyperclovax/HyperCLOVAX-SEED-Think-32B`",
+            tiny=Tiny(
+                vision={"window_size": 56, "fullatt_block_indexes": [1]},
+                patch_size=14,
+                pixels=(196 * 196, 196 * 280),
+            ),
             stock_processors=("HyperCLOVAXVisionV2Processor",),
             frame=PAIR_OF_28,
             served_plainly=False,  # nobody tried
@@ -497,21 +632,10 @@ FAMILIES: dict[str, Family] = {
             head_mixins=(POSITIONS_BY_ORDER,),
         ),
         Family(
-            model_type="kimi_k25",
-            name="Kimi-K2.5",
-            classes="VidCom2Kimi_K25",
-            tiny="tiny.kimi.tiny_kimi_k25",
-            stock_processors=("Kimi_K25Processor",),
-            runs_stock_prompts=False,
-            frame="four frames together: a token for 28 × 28 pixels",
-            since="5.24",  # The stock class of older ones fails on a row of several frames.
-            mixins=(GRID_ROWS,),
-            head_mixins=(HEAD_OF_GRID_ROWS,),
-        ),
-        Family(
             model_type="glm4v",
             name="GLM-4V",
             classes="VidCom2Glm4v",
+            checkpoints="`zai-org/GLM-4.1V-9B-{Base,Thinking}`",
             tiny="tiny.glm.tiny_glm4v",
             stock_processors=("Glm4vProcessor", "Glm46VProcessor"),
             frame=PAIR_OF_28,
@@ -521,6 +645,7 @@ FAMILIES: dict[str, Family] = {
             model_type="glm4v_moe",
             name="GLM-4V-MoE",
             classes="VidCom2Glm4vMoe",
+            checkpoints="`zai-org/GLM-4.5V`",
             tiny="tiny.glm.tiny_glm4v_moe",
             stock_processors=("Glm4vProcessor", "Glm46VProcessor"),
             frame=PAIR_OF_28,
@@ -537,9 +662,24 @@ FAMILIES: dict[str, Family] = {
             mixins=(MROPE_SHARED_IDS,),
         ),
         Family(
+            model_type="glmga",
+            name="GLM-GA",
+            classes="VidCom2Glmga",
+            of="Glm46V",
+            tiny=Tiny(
+                text={"num_attention_heads": 2, "num_key_value_heads": 1, "rope_parameters": HALF_ROTATED},
+                marks=GLM_MARKS,
+                shown=GLM_SHOWN,
+            ),
+            stock_processors=("Glm46VProcessor",),
+            frame=PAIR_OF_28,
+            mixins=(MROPE_SHARED_IDS,),
+        ),
+        Family(
             model_type="glm5_next",
             name="GLM-5-Next",
             classes="VidCom2Glm5Next",
+            checkpoints="`zai-org/GLM-5.3-Flash`",
             tiny="tiny.glm.tiny_glm5_next",
             stock_processors=("Glm5NextProcessor",),
             frame=PAIR_OF_28,
@@ -551,6 +691,7 @@ FAMILIES: dict[str, Family] = {
             model_type="cosmos3_omni",
             name="Cosmos 3",
             classes="VidCom2Cosmos3Omni",
+            checkpoints="`nvidia/Cosmos3-Nano`",
             tiny="tiny.qwen.tiny_cosmos3_omni",
             stock_processors=("Qwen3VLProcessor",),
             frame=PAIR_OF_32,
@@ -562,6 +703,7 @@ FAMILIES: dict[str, Family] = {
             model_type="cosmos3_edge",
             name="Cosmos 3 Edge",
             classes="VidCom2Cosmos3Edge",
+            checkpoints="`nvidia/Cosmos3-Edge`",
             tiny="tiny.cosmos3_edge.tiny_cosmos3_edge",
             stock_processors=("Cosmos3EdgeProcessor",),
             frame="a frame: a token for 32 × 32 pixels",
@@ -571,37 +713,32 @@ FAMILIES: dict[str, Family] = {
             model_type="internvl",
             name="InternVL",
             classes="VidCom2InternVL",
+            checkpoints="`OpenGVLab/InternVL3-{1B,8B}-hf`",
             tiny="tiny.internvl.tiny_internvl",
             stock_processors=("InternVLProcessor",),
             runs_stock_prompts=False,
             frame="a frame: 16 × 16 tokens",
+            stays="its number and marks stay",
             square=True,
         ),
         Family(
             model_type="smolvlm",
             name="SmolVLM",
             classes="VidCom2SmolVLM",
+            checkpoints="`HuggingFaceTB/SmolVLM2-{256M-Video,500M-Video,2.2B}-Instruct`",
             tiny="tiny.smolvlm.tiny_smolvlm",
             stock_processors=("SmolVLMProcessor",),
             runs_stock_prompts=False,
             packages=("num2words",),
             frame="a frame: 9 × 9 or 8 × 8 tokens",
+            stays="its time and marks stay",
             square=True,
-        ),
-        Family(
-            model_type="gemma4",
-            name="Gemma 4",
-            classes="VidCom2Gemma4",
-            tiny="tiny.gemma4.tiny_gemma4",
-            static_since="5.23",  # before, the 26B's and 31B's logits differ
-            stages=False,  # Later ones would need the keys and embeddings of earlier ones, which vLLM does not pass on.
-            stock_processors=("Gemma4Processor",),
-            frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
         ),
         Family(
             model_type="gemma4_unified",
             name="Gemma 4 Unified",
             classes="VidCom2Gemma4Unified",
+            checkpoints="`google/gemma-4-12B-it`",
             tiny="tiny.gemma4.tiny_gemma4_unified",
             static_since=None,
             stock_processors=("Gemma4UnifiedProcessor",),
@@ -611,36 +748,33 @@ FAMILIES: dict[str, Family] = {
             model_type="video_llama_3",
             name="VideoLLaMA3",
             classes="VidCom2VideoLlama3",
+            checkpoints="`lkhl/VideoLLaMA3-{2B,7B}-Image-HF`",
             tiny="tiny.video_llama_3.tiny_video_llama_3",
             stock_processors=("VideoLlama3Processor",),
             frame="a frame: a token for 28 × 28 pixels",
+            stays="its time stays",
         ),
         Family(
             model_type="minicpmv4_6",
             name="MiniCPM-V 4.6",
             classes="VidCom2MiniCPMV4_6",
+            checkpoints="`openbmb/MiniCPM-V-4.6`",
             tiny="tiny.minicpmv.tiny_minicpmv4_6",
             numbers_tokens=True,
             stock_processors=("MiniCPMV4_6Processor",),
             frame="a frame: a token for 56 × 56 pixels after scaling, some 64 tokens, and those of its slices",
+            stays="marks stay",
         ),
         Family(
             model_type="molmo2",
             name="Molmo2",
             classes="VidCom2Molmo2",
+            checkpoints="`allenai/Molmo2-{4B,8B,O-7B}`",
             tiny="tiny.molmo2.tiny_molmo2",
             stock_processors=("Molmo2Processor",),
             frame="a frame: 9 × 9 tokens",
+            stays="its time and marks stay",
             since="5.20",
-        ),
-        Family(
-            model_type="nemotron_h_omni",
-            name="Nemotron 3 Omni",
-            classes="VidCom2NemotronHOmni",
-            tiny="tiny.nemotron.tiny_nemotron_h_omni",
-            stock_processors=("NemotronH_Omni_Reasoning_V3Processor",),
-            frame=PAIR_OF_32,
-            since="5.24",
         ),
     )
 }

@@ -5,16 +5,16 @@ object is enough.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from transformers import ProcessorMixin
 
-from ..configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
-from ..errors import OptionError
-from ..families.table import FAMILIES, PROCESSORS, Family, imported
-from ..modeling.prompt.processing_short_prompts import OWN
+from .configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
+from .errors import OptionError
+from .families import FAMILIES, PROCESSORS, Family, imported
+from .modeling.prompt.processing_short_prompts import OWN, VidCom2ProcessorMixin
 
 # VideoLLaMA3's video processor would leave out tokens that repeat the frame before, and MiniCPM-V's would cut slices.
 OF_WHOLE_FRAMES = {"use_token_compression": False, "max_slice_nums": 1}
@@ -91,11 +91,18 @@ def processor_fields(config: Any) -> dict[str, Any]:
 def placeholder_of(processor: Any, text: str) -> str:
     """Return what a processor has written in a text for each token of a video. One that extends no known class is taken
     to write its `video_token`, or its `image_token` if the text has none."""
-    names = [PROCESSORS[each.__name__] for each in type(processor).__mro__ if each.__name__ in PROCESSORS]
-    if not names:
+    ours = class_for(processor)
+    if ours is VidCom2ProcessorMixin:
         return processor.video_token if processor.video_token in text else processor.image_token
-    ours = imported(f"modeling.families.{names[0]}")
     return getattr(processor, ours.placeholder, None) or getattr(ours, ours.placeholder)
+
+
+def class_for(processor: Any) -> type[VidCom2ProcessorMixin]:
+    """Return this project's class for a processor, which may be the stock one. It says what is special about both. For
+    a processor that extends no known class, it is the mixin, which says that nothing is."""
+    names = (PROCESSORS[each.__name__] for each in type(processor).__mro__ if each.__name__ in PROCESSORS)
+    name = next(names, None)
+    return VidCom2ProcessorMixin if name is None else imported(f"modeling.families.{name}")
 
 
 def of_whole_prompts(processor: Any) -> Any:
@@ -116,21 +123,36 @@ def of_whole_frames(processor: Any) -> Any:
     return view
 
 
-def normalizes_on_the_cpu(of_videos: Any) -> bool:
-    """Return whether a video processor fails on frames elsewhere, as Nemotron's does, whose means are on the CPU."""
-    return hasattr(of_videos, "norm_mean")
-
-
-def frames_without_values(of_videos: Any, *sizes: int) -> torch.Tensor:
-    """Return frames from which a video processor can tell what it makes of a video of these sizes: their number, height
-    and width."""
+def frames_without_values(processor: Any, *sizes: int) -> torch.Tensor:
+    """Return frames from which a processor can tell what it makes of a video of these sizes: their number, height and
+    width."""
     length, height, width = sizes
-    if normalizes_on_the_cpu(of_videos):
+    if class_for(processor).prepares_on_cpu:
         return torch.zeros((), dtype=torch.uint8).expand(length, 3, height, width)
     return torch.empty((length, 3, height, width), dtype=torch.uint8, device="meta")
 
 
-def with_sizes_alone(made: dict[str, Any]) -> dict[str, Any]:
+def show_sizes_alone(processor: Any, *size: int, check: Callable[[Any], None] = lambda made: None) -> None:
+    """Let a processor write the text of videos from the sizes of their frames alone, in place. No frame is prepared,
+    because its video processor is given frames without values in their place.
+
+    Args:
+        processor: a view of one, as `of_whole_frames` returns it.
+        size: the height and width of the frames.
+        check: refuses what the video processor makes, before a text is written.
+    """
+    of_videos = processor.video_processor
+    preprocess = of_videos.preprocess
+
+    def sizes(videos: Any, **arguments: Any) -> Any:
+        made = preprocess([frames_without_values(processor, len(videos[0][0]), *size)], **arguments)
+        check(made)
+        return _with_sizes_alone(made)
+
+    of_videos.preprocess = sizes
+
+
+def _with_sizes_alone(made: dict[str, Any]) -> dict[str, Any]:
     """Return what a video processor made of frames without values, so that a processor can write their text. It may
     read a size with NumPy, and counts the tokens that a mask leaves: all of them."""
     if isinstance(pixels := made.get("pixel_values_videos"), torch.Tensor):

@@ -11,8 +11,9 @@ from transformers import (
 )
 
 from ..configuration.configuration_vidcom2_cosmos3_edge import VidCom2Cosmos3EdgeConfig
+from ..families import QWEN_MARKS
 from .common import TINY_TOWER, TinyModel, random_model, tiny_text, vocabulary
-from .qwen import QWEN2_VL_CHAT_TEMPLATE, QWEN2_VL_MARKS, QWEN2_VL_TOKENS
+from .qwen import QWEN2_VL_CHAT_TEMPLATE, QWEN2_VL_TOKENS
 from .tokens import tiny_tokenizer, token_id
 
 
@@ -49,7 +50,7 @@ def tiny_cosmos3_edge(
         },
         projector_hidden_size=64,
         tie_word_embeddings=tie_word_embeddings,
-        **{field: token_id(tokenizer, token) for field, token in QWEN2_VL_MARKS.items()},
+        **{field: token_id(tokenizer, token) for field, token in QWEN_MARKS.items()},
     )
     size = {"shortest_edge": pixels[0], "longest_edge": pixels[1]}
     processor = Cosmos3EdgeProcessor(

@@ -21,20 +21,11 @@ from transformers import (
     ProcessorMixin,
 )
 
+from ..families import GLM_MARKS, GLM_SHOWN
 from .common import PATCH_SIZE, TinyModel, random_model, tiny_text, vocabulary
 from .tokens import QWEN2_TOKENS, chat_template, tiny_tokenizer, token_id
 
-GLM_MARKS = {  # by the config's fields
-    "image_token_id": "<|image|>",
-    "video_token_id": "<|video|>",
-    "image_start_token_id": "<|begin_of_image|>",
-    "image_end_token_id": "<|end_of_image|>",
-    "video_start_token_id": "<|begin_of_video|>",
-    "video_end_token_id": "<|end_of_video|>",
-}
-GLM_CHAT_TEMPLATE = chat_template(
-    "<|begin_of_image|><|image|><|end_of_image|>", "<|begin_of_video|><|video|><|end_of_video|>"
-)
+GLM_CHAT_TEMPLATE = chat_template(*GLM_SHOWN)
 GLM4V_PROCESSORS = Glm4vProcessor, Glm4vImageProcessor, Glm4vVideoProcessor
 
 

@@ -1,4 +1,4 @@
-"""Tiny random models of Qwen's families, and Cosmos 3, which shares Qwen3-VL's structure. `qwen_like.py` has others."""
+"""Tiny random models of Qwen's families, and Cosmos 3, which shares Qwen3-VL's structure."""
 
 from typing import Any, cast
 
@@ -30,16 +30,11 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
+from ..families import QWEN_MARKS, QWEN_SHOWN
 from .common import PATCH_SIZE, TinyModel, random_model, vocabulary
 from .tokens import QWEN2_TOKENS, chat_template, tiny_tokenizer, token_id
 
-QWEN2_VL_MARKS = {  # by the config's fields
-    "image_token_id": "<|image_pad|>",
-    "video_token_id": "<|video_pad|>",
-    "vision_start_token_id": "<|vision_start|>",
-    "vision_end_token_id": "<|vision_end|>",
-}
-QWEN2_VL_TOKENS = [*QWEN2_TOKENS, *QWEN2_VL_MARKS.values()]
+QWEN2_VL_TOKENS = [*QWEN2_TOKENS, *QWEN_MARKS.values()]
 OMNI_MARKS = {  # by the config's fields
     "image_token_index": "<|IMAGE|>",
     "video_token_index": "<|VIDEO|>",
@@ -49,10 +44,8 @@ OMNI_MARKS = {  # by the config's fields
     "audio_start_token_id": "<|audio_bos|>",
     "audio_end_token_id": "<|audio_eos|>",
 }
-QWEN2_VL_CHAT_TEMPLATE = chat_template(
-    "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
-)
-QWEN3_OMNI_MARKS = QWEN2_VL_MARKS | {
+QWEN2_VL_CHAT_TEMPLATE = chat_template(*QWEN_SHOWN)
+QWEN3_OMNI_MARKS = QWEN_MARKS | {
     "audio_token_id": "<|audio_pad|>",
     "audio_start_token_id": "<|audio_start|>",
     "audio_end_token_id": "<|audio_end|>",
@@ -127,7 +120,7 @@ def tiny_exaone4_5(
         "out_hidden_size",
         text=text,
         hidden_size=hidden_size,
-        marks={field: QWEN2_VL_MARKS[field] for field in ("image_token_id", "video_token_id")},
+        marks={field: QWEN_MARKS[field] for field in ("image_token_id", "video_token_id")},
         **kwargs,
     )
 
@@ -328,8 +321,6 @@ def tiny_with_times(
     patch_size: int = 16,
     frame_tokens: int = 64,
     hidden_size: int = 32,
-    processor_class: type[ProcessorMixin] = Qwen3VLProcessor,
-    video_processor_class: Any = Qwen3VLVideoProcessor,
     **kwargs: Any,
 ) -> TinyModel:
     """Return a stock model with random float32 weights that takes videos as Qwen3-VL does, and its processor: each two
@@ -345,14 +336,14 @@ def tiny_with_times(
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_position_embeddings": 16} | vision
     return tiny_with_grids(
         model_class,
-        processor_class,
+        Qwen3VLProcessor,
         vision,
         pixels,
         "out_hidden_size",
         patch_size=patch_size,
         text={"head_dim": hidden_size // 4, **text},
         mrope={"mrope_interleaved": True},
-        video_processor=video_processor_class(
+        video_processor=Qwen3VLVideoProcessor(
             size={"shortest_edge": pixels[0], "longest_edge": pixels[1]},
             patch_size=patch_size,
             do_sample_frames=False,
@@ -380,9 +371,8 @@ def tiny_with_grids(
     tie_word_embeddings: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
     template: str = QWEN2_VL_CHAT_TEMPLATE,
-    marks: dict[str, str] = QWEN2_VL_MARKS,
+    marks: dict[str, str] = QWEN_MARKS,
     fields: dict[str, Any] | None = None,
-    image_processor_class: Any = Qwen2VLImageProcessor,
     parts: dict[str, Any] | None = None,
 ) -> TinyModel:
     """Return a stock model with random float32 weights that takes videos as Qwen's families do, and its processor.
@@ -403,7 +393,8 @@ def tiny_with_grids(
     pairs = int(text.get("head_dim", hidden_size // num_heads) * text.get("partial_rotary_factor", 1.0)) // 2
     config = cast(Any, model_class.config_class)(  # its fields depend on the family
         vision_config={
-            **({} if "num_hidden_layers" in vision else {"depth": 2, "num_heads": 2}),
+            "depth": 2,
+            "num_heads": 2,
             "patch_size": patch_size,
             "spatial_merge_size": 2,
             "temporal_patch_size": 2,
@@ -436,7 +427,7 @@ def tiny_with_grids(
     video_processor = video_processor or Qwen2VLVideoProcessor(**size, patch_size=patch_size)
     colours = {name: getattr(video_processor, name) for name in ("image_mean", "image_std")}
     processor = processor_class(
-        image_processor=image_processor_class(**size, **colours, patch_size=patch_size),
+        image_processor=Qwen2VLImageProcessor(**size, **colours, patch_size=patch_size),
         video_processor=video_processor,
         tokenizer=tokenizer,
         chat_template=tokenizer.chat_template,

@@ -1,5 +1,5 @@
-"""Writes what follows from the rows of `families.py`: what type checkers read of the families whose modules are written
-from them (`family_classes.pyi`, and names in `__init__.pyi`), and the lists of families in README and the docs.
+"""Writes what follows from the rows of `table.py`: what type checkers read of the families whose modules are written
+from them (`families/classes.pyi`, and names in `__init__.pyi`), and the lists of families in README and the docs.
 
     python .ci/stubs.py
 """
@@ -9,14 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vidcom2.families import FAMILIES, LINEAR_ATTENTION, Family
-from vidcom2.family_sources import written_families
+from vidcom2.families.sources import written_families
+from vidcom2.families.table import FAMILIES, LINEAR_ATTENTION, Family
 from vidcom2.vllm_plugin.served import SERVED
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "vidcom2"
 SHOWN = 9  # families that README lists before it folds the list
-CLASSES, EXPORTS = PACKAGE / "family_classes.pyi", PACKAGE / "__init__.pyi"
+CLASSES, EXPORTS = PACKAGE / "families" / "classes.pyi", PACKAGE / "__init__.pyi"
 
 
 def stubs() -> dict[Path, str]:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from vidcom2.families import FAMILIES, PROCESSOR_ROWS, Tiny
+from vidcom2.families.table import FAMILIES, PROCESSOR_ROWS, Tiny
 
 ROOT = Path(__file__).parents[1]
-TABLE, TESTED = "src/vidcom2/families.py", "tests/models.py"  # the only files that people write
+TABLE, TESTED = "src/vidcom2/families/table.py", "tests/models.py"  # the only files that people write
 PLAIN = [family for family in FAMILIES.values() if isinstance(family.tiny, Tiny)]
 SAMPLE = FAMILIES["glmga"]  # Nothing beside its rows names it, so a tree without these is one that lacks the family.
 MOST_LINES = 25
@@ -80,7 +80,7 @@ def test_two_rows_add_a_family_to_the_tree(tmp_path: Path) -> None:
         (tmp_path / path).write_text("".join(whole), encoding="utf-8")
     assert added <= MOST_LINES
     run(".ci/stubs.py")
-    for path in ("src/vidcom2/__init__.pyi", "src/vidcom2/family_classes.pyi", "README.md", "docs/families.md"):
+    for path in ("src/vidcom2/__init__.pyi", "src/vidcom2/families/classes.pyi", "README.md", "docs/families.md"):
         assert (tmp_path / path).read_bytes() == (ROOT / path).read_bytes(), path
     of_all = "tests/test_short_prompts.py"
     said = run("-m", "pytest", "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", of_all, "-k", SAMPLE.model_type)

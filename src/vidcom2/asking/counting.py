@@ -11,9 +11,8 @@ from transformers import PreTrainedConfig
 from ..loading.checkpoints import read_config_and_processor
 from ..loading.finding_checkpoints import Resolved, resolve
 from ..loading.placement import Placement
-from ..loading.processors import of_whole_frames, placeholder_of
+from ..loading.processors import of_whole_frames, placeholder_of, show_sizes_alone
 from ..presets import NUM_FRAMES
-from ..processors import of_whole_frames, placeholder_of, show_sizes_alone
 from ..video.reading import Video, read_video
 from .prompting import at_least_a_pair, prepare_inputs, prompt_text
 

@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel, ProcessorMixin
 from transformers.image_utils import PILImageResampling
 
-from ..checkpoints import Checkpoint
-from ..processors import class_for
+from ..loading.checkpoints import Checkpoint
+from ..loading.processors import class_for
 from .watched_model import LANGUAGE_MODEL
 
 

@@ -16,12 +16,15 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..configuration.compression_settings import NUM_KEPT
 from ..errors import OptionError
-from ..loading.processors import frames_without_values, of_whole_prompts, placeholder_of, with_sizes_alone
+from ..loading.processors import (
+    of_whole_prompts,
+    placeholder_of,
+    show_sizes_alone,
+)
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
 from ..modeling.prompt.processing_short_prompts import group_sizes, with_fewer
 from ..modeling.prompt.prompt_compression import VIDEO
-from ..processors import of_whole_prompts, placeholder_of, show_sizes_alone
 from ..video.reading import Video
 from .chats import Prompt
 from .frame_size import resized

@@ -14,9 +14,8 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..configuration.compression_settings import NUM_KEPT
 from ..errors import ALIKE, CheckpointError, OptionError, brief, did_you_mean, is_out_of_memory, one_line, sentence
-from ..loading.processors import of_whole_prompts, placeholder_of
+from ..loading.processors import class_for, of_whole_prompts, placeholder_of
 from ..modeling.methods.compression import VideoCompression
-from ..processors import class_for, of_whole_prompts, placeholder_of
 from ..video.reading import Video
 from .chats import Prompt, chat_about
 from .frame_device import takes_a_device

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from transformers import ProcessorMixin
 
-from .configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
-from .errors import OptionError
-from .families import FAMILIES, PROCESSORS, Family, imported
-from .modeling.prompt.processing_short_prompts import OWN, VidCom2ProcessorMixin
+from ..configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
+from ..errors import OptionError
+from ..families.table import FAMILIES, PROCESSORS, Family, imported
+from ..modeling.prompt.processing_short_prompts import OWN, VidCom2ProcessorMixin
 
 # VideoLLaMA3's video processor would leave out tokens that repeat the frame before, and MiniCPM-V's would cut slices.
 OF_WHOLE_FRAMES = {"use_token_compression": False, "max_slice_nums": 1}

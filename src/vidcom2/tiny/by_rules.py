@@ -11,7 +11,7 @@ from transformers import AutoConfig, PretrainedConfig
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
 
-from ..families import MROPE_GRIDS, MROPE_SHARED_IDS, Family, Tiny
+from ..families.table import MROPE_GRIDS, MROPE_SHARED_IDS, Family, Tiny
 from .common import TinyModel, never_written, random_model, vocabulary
 from .tokens import QWEN2_TOKENS, chat_template, tiny_tokenizer, token_id
 

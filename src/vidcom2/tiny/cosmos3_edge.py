@@ -11,7 +11,7 @@ from transformers import (
 )
 
 from ..configuration.configuration_vidcom2_cosmos3_edge import VidCom2Cosmos3EdgeConfig
-from ..families import QWEN_MARKS
+from ..families.table import QWEN_MARKS
 from .common import TINY_TOWER, TinyModel, random_model, tiny_text, vocabulary
 from .qwen import QWEN2_VL_CHAT_TEMPLATE, QWEN2_VL_TOKENS
 from .tokens import tiny_tokenizer, token_id

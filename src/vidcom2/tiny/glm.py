@@ -21,7 +21,7 @@ from transformers import (
     ProcessorMixin,
 )
 
-from ..families import GLM_MARKS, GLM_SHOWN
+from ..families.table import GLM_MARKS, GLM_SHOWN
 from .common import PATCH_SIZE, TinyModel, random_model, tiny_text, vocabulary
 from .tokens import QWEN2_TOKENS, chat_template, tiny_tokenizer, token_id
 

@@ -30,7 +30,7 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-from ..families import QWEN_MARKS, QWEN_SHOWN
+from ..families.table import QWEN_MARKS, QWEN_SHOWN
 from .common import PATCH_SIZE, TinyModel, random_model, vocabulary
 from .tokens import QWEN2_TOKENS, chat_template, tiny_tokenizer, token_id
 

@@ -126,7 +126,7 @@ def check_figures() -> None:
 def check_output_of_run() -> None:
     command = [sys.executable, "-m", "vidcom2", "run", "--max-new-tokens", "1", "--json"]
     run = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    blocks = re.findall(r"```text\n(.*?)```", page("README.md"), flags=re.DOTALL)
+    blocks = re.findall(r"```text\n(.*?)```", page("docs/quick_start.md"), flags=re.DOTALL)
     shown = next(block for block in blocks if "prompt tokens" in block)
     for name in ("prompt_tokens", "video_tokens"):
         full, short = run["uncompressed"][name], run["compressed"][name]

@@ -101,6 +101,34 @@ def test_the_python_snippets_run(checkpoints: dict[str, Path], tmp_path: Path, c
             assert " rows of logits, and [" in capsys.readouterr().out
 
 
+def test_the_first_snippet_answers_of_the_toy_what_stands_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (toy,) = re.findall(r'`"(toy:\w+)"` says of \[', README)
+    (clip,) = re.findall(r"\[its clip\]\((\S+)\)", README)
+    code = blocks("python")[0]
+    assert len(code.splitlines()) < 15
+    code, models = re.subn(r"Qwen/Qwen3-VL-2B-Instruct", toy, code)
+    code, clips = re.subn(r"clip\.mp4", str(ROOT / clip), code)
+    assert (models, clips) == (1, 2)
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == blocks("text")[0]
+
+
+def test_the_readme_says_of_vcast_what_its_table_shows() -> None:
+    """Ahead of `vidcom2` at a quarter, on both toys."""
+    heads, _, *rows = ([each.strip() for each in line.split("|")[1:-1]] for line in README.splitlines() if "|" in line)
+    assert "ahead of `vidcom2` at a quarter" in README
+    table = {row[0]: row for row in rows}
+    heads = next(row for row in rows if row[0].startswith("right answers"))
+    quarter = [i for i, head in enumerate(heads) if head.endswith("25%")]
+    assert len(quarter) == 2
+    for i in quarter:
+        vcast, vidcom = (float(table[name][i].split("/")[0]) for name in ("V-CAST", "VidCom²"))
+        assert vcast > vidcom, heads[i]
+
+
 def test_the_notebook_runs_with_the_toy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

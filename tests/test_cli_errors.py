@@ -74,11 +74,15 @@ FAST_MISTAKES = [
     (["run", "--model", "org/llava-vide"], "the Hub is not asked, since HF_HUB_OFFLINE"),
     (["explain", "-o", "out.txt"], "`--output` is 'out.txt', but must end in .png or .html"),
     (["explain", "-o", "no/such/folder/out.png"], "there is no folder 'no/such/folder'"),
+    (["demo", "https://host/clip.mp4"], "is a video on the web. Download it"),
+    (["demo", "clip.watched"], "is a watched video, whose frames are gone"),
+    (["demo", "missing.mp4"], "there is no video file 'missing.mp4'"),
 ]
 NO_VIDEO = [
     (["run", "--video", "text.mp4"], "'text.mp4'"),
     (["run", "--video", "empty.mp4"], "'empty.mp4' is empty"),
     (["explain", "-o", "a.png", "--video", "text.mp4"], "'text.mp4'"),
+    (["demo", "text.mp4"], "'text.mp4'"),
 ]
 NO_DEVICE = [
     (["run", "--device-map", "cuda:77"], "`--device-map` is 'cuda:77', but this machine has no such device"),

@@ -11,7 +11,7 @@ from ..checks import check_given, check_video_file, is_watched, local_path
 from ..demo.serving import check_address, check_gradio, import_gradio, serve
 from ..errors import OptionError
 from ..finding_checkpoints import resolve
-from ..placement import Placement
+from ..placement import Placement, check_machine
 from ..presets import NUM_FRAMES
 from ..toys import shown_with
 from .console import one_line_errors, print_line, progress_of, status, takes_fields, takes_placement, takes_settings
@@ -51,6 +51,7 @@ def demo_command(options: DemoOptions) -> None:
         check_gradio()
         clip = _clip_of(options.video)
         check_address(options.host, options.port)
+        check_machine(options.placement)
         resolved = resolve(options.model, options.placement, options.settings)
         if clip is not None:
             from ..video.reading import check_video, read_video

@@ -16,7 +16,7 @@ from ..evaluation.accuracy_tables import named, table, unanswered
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
 from ..finding_checkpoints import Resolved, resolve
 from ..judging.questions import Question, checked_questions, read_questions
-from ..placement import Placement
+from ..placement import Placement, check_machine
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of, check_loaded
 from ..records.provenance import birth_certificate, command_line, commit_of_run, cpu_name, without_folder
@@ -144,6 +144,7 @@ def eval_command(options: EvalOptions) -> None:
             check_rows(rows_of_questions(checked_questions(options.data)), QUESTION_KEYS, "questions")
             return
         questions = read_questions(options.data, options.limit)
+        check_machine(options.placement)  # before the methods, whose check imports PyTorch
         model, candidates = options.check()
         arguments = options.arguments(model)
         announce_demo(options.model)

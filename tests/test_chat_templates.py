@@ -24,7 +24,7 @@ from vidcom2.asking.watched import watch_frames
 from vidcom2.bulk.requests import request_of
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import CheckpointError, OptionError
-from vidcom2.evaluation.batches import text_of
+from vidcom2.evaluation.candidates_engine import text_of
 from vidcom2.video.reading import Video
 
 QUESTION = "What happens?"

@@ -2,6 +2,8 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch import nn
 
 import vidcom2
 from vidcom2.asking import frame_device
-from vidcom2.asking.candidates import AllTokens
+from vidcom2.asking.candidates import AllTokens, candidates_of
 from vidcom2.asking.comparison import compare_answers
 from vidcom2.asking.frame_device import device_of_encoder, device_of_frames, takes_a_device
 from vidcom2.asking.prepared_video import prepare_video
@@ -22,8 +24,9 @@ from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.demo.answerer import Answerer
 from vidcom2.errors import OptionError
-from vidcom2.evaluation.batches import SeenVideo
+from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.explaining.explain import explain
+from vidcom2.judging.questions import Question
 from vidcom2.live.live_video import LiveVideo
 from vidcom2.measuring.stages import Task, answer, encode
 from vidcom2.placement import Placement
@@ -89,6 +92,13 @@ def bulk(checkpoint: Checkpoint) -> None:
     assert row.error is None
 
 
+def evaluated(checkpoint: Checkpoint) -> None:
+    with TemporaryDirectory() as folder:
+        question, file = Question("1", str(DEMO_VIDEO), QUESTION), Path(folder) / "answers.jsonl"
+        (row,) = evaluate(checkpoint, [question], candidates_of("random", "0.5"), file, num_frames=4, max_new_tokens=1)
+    assert "error" not in row
+
+
 def frames() -> Video:
     return read_video(str(DEMO_VIDEO), 4)
 
@@ -106,7 +116,7 @@ WAYS: dict[str, Callable[[Checkpoint], Any]] = {
     ),
     "answer_many": bulk,
     "demo": lambda checkpoint: Answerer(checkpoint).clip(str(DEMO_VIDEO), 4),
-    "eval": lambda checkpoint: SeenVideo(checkpoint, frames()),
+    "eval": evaluated,
     "explain": lambda checkpoint: explain(frames(), **of(checkpoint)),
 }
 

@@ -12,14 +12,14 @@ from test_evaluation import ALL, command, data, frames_of, read, read_lines, wri
 from tokenizers import Tokenizer, models
 from transformers import AutoProcessor, PreTrainedTokenizerFast
 
+from benchmarks.methods.compressed_answers import compressed_answers
 from vidcom2.asking.candidates import Candidate, candidates_of
 from vidcom2.asking.generation import Batch
 from vidcom2.asking.prompting import prepare_inputs, thinks_aloud
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.errors import OptionError
-from vidcom2.evaluation import batches
+from vidcom2.errors import NoAnswersError, OptionError
+from vidcom2.evaluation import candidates_engine
 from vidcom2.evaluation.accuracy_tables import markdown, table, unanswered
-from vidcom2.evaluation.batches import compressed_answers
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import summary
 from vidcom2.judging.letters import letter_answers
@@ -189,9 +189,9 @@ def test_a_model_that_begins_to_think_unasked_ends_the_run_with_advice(
     """Every question would end so. A row of errors for each would take a whole run to say it."""
 
     def thinks(*_: Any) -> list[dict[str, Any]]:
-        raise OptionError("the model begins its answers with a thought. Read the answers as texts.")
+        raise NoAnswersError("the model begins its answers with a thought. Read the answers as texts.")
 
-    monkeypatch.setattr(batches, "letter_answers", thinks)
+    monkeypatch.setattr(candidates_engine, "letter_answers", thinks)
     with pytest.raises(OptionError, match="begins its answers with a thought"):
         evaluate(checkpoint, asked(), candidates_of("random", "0.5"), tmp_path / "a", read=read)
 

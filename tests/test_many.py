@@ -28,6 +28,7 @@ from test_evaluation import frames_of, write_lines
 import vidcom2 as package
 from vidcom2 import AnsweredRequest, Video, answer_many, ask
 from vidcom2.asking.prompting import prepare_inputs
+from vidcom2.bulk import many_in_transformers
 from vidcom2.bulk.background import Background
 from vidcom2.bulk.engine import Engine
 from vidcom2.bulk.requests import read_requests, request_of, requests_of_folder
@@ -126,7 +127,10 @@ def test_a_video_is_read_and_encoded_once_for_consecutive_requests(checkpoint: C
 # -- in the background ------------------------------------------------------------------------------------------------
 
 
-def test_videos_are_read_ahead_but_only_a_few(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("of_a_video", [1, 6])
+def test_videos_are_read_ahead_but_only_a_few(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, of_a_video: int
+) -> None:
     def generate(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
         time.sleep(0.1)
         return torch.cat([input_ids, input_ids[:, :1]], dim=1)
@@ -137,10 +141,10 @@ def test_videos_are_read_ahead_but_only_a_few(checkpoint: Checkpoint, monkeypatc
 
     def requests() -> Iterator[dict[str, Any]]:
         nonlocal pulled, most_pulled
-        for i in range(24):
+        for i in range(24 * of_a_video):
             pulled += 1
             most_pulled = max(most_pulled, pulled - answered)
-            yield {"video": f"{i} 2", "prompt": "What?"}
+            yield {"video": f"{i // of_a_video} 2", "prompt": "What?"}
 
     def reading(source: str, num_frames: int) -> Video:
         nonlocal most_alive
@@ -152,9 +156,10 @@ def test_videos_are_read_ahead_but_only_a_few(checkpoint: Checkpoint, monkeypatc
     given = {"processor": checkpoint.processor, "read": reading}
     for _ in answer_many(requests(), checkpoint.model, batch_size=2, workers=3, **given):
         answered += 1
-    assert answered == 24 and most_alive <= 3 + 1  # frames are freed when they are preprocessed
-    # 5 in the background, 4 batches of 2 waiting, one that the grouping looks at, and a batch under way.
-    assert 5 < most_pulled <= 5 + 8 + 1 + 2
+    assert answered == 24 * of_a_video and most_alive <= 3 + 1  # frames are freed when they are preprocessed
+    # The requests of 5 videos in the background, 4 batches of 2 waiting and the rest of the last one's video, one that
+    # the grouping looks at, and a batch under way.
+    assert 5 < most_pulled <= 5 * of_a_video + 8 + (of_a_video - 1) + 1 + 2
 
 
 def test_closing_the_iterator_early_ends_its_threads(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -193,6 +198,41 @@ def test_a_bad_request_gets_an_error_of_its_own(checkpoint: Checkpoint) -> None:
             assert words in answer.error and "\n" not in answer.error and answer.answer is None
             assert set(answer.row) == {"id", "given", "error"} and answer.row["given"] == requests[number - 1]
     assert found["1"].row["answer"] == found["1"].answer and "error" not in found["1"].row
+
+
+def test_requests_about_one_video_may_run_the_tower_in_ways_of_their_own(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tower_runs, encode = [], many_in_transformers.run_tower
+    monkeypatch.setattr(many_in_transformers, "run_tower", lambda *given: tower_runs.append(1) or encode(*given))
+    skips = {"vision_method": "skip_repeated", "vision_tolerance": 10.0}
+    requests = [request | more for request, more in zip(asked(*["0 8"] * 4), [{}, skips, {}, skips])]
+    found = answers(checkpoint, requests, max_new_tokens=5)
+    assert len(tower_runs) == 2
+    for number, request in enumerate(requests, start=1):
+        given = {name: value for name, value in request.items() if name in skips}
+        video, of = read("0 8", 8), {"processor": checkpoint.processor, "max_new_tokens": 5}
+        assert found[str(number)].answer == ask(video, request["prompt"], checkpoint.model, **of, **given)
+
+
+def test_requests_that_do_not_fit_beside_others_wait_until_these_are_answered(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory holds what three requests keep of their videos, of which some are asked about at several ratios."""
+    requests = [{"video": f"{i // 4} 4", "prompt": "What?", "retention_ratio": 0.2 + 0.1 * (i % 4)} for i in range(8)]
+    expected = {name: each.answer for name, each in answers(checkpoint, requests).items()}
+    compress, held = many_in_transformers.keep_tokens, list[weakref.ref[Any]]()
+
+    def compressing(*given: Any) -> Any:
+        if sum(each() is not None for each in held) >= 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried.\nMore.")
+        features = compress(*given)
+        held.append(weakref.ref(features))
+        return features
+
+    monkeypatch.setattr(many_in_transformers, "keep_tokens", compressing)
+    found = answers(checkpoint, requests)
+    assert {name: each.answer for name, each in found.items()} == expected
 
 
 def test_a_batch_has_prompts_of_similar_length_and_is_halved_if_it_does_not_fit(
@@ -642,10 +682,10 @@ def test_a_damaged_picture_and_a_bug_are_errors_of_their_rows_and_the_same_comma
     arguments = command(
         folder, tmp_path / "a.jsonl", "--requests", write_lines(tmp_path / "requests.jsonl", *lines), "--batch-size", 1
     )
-    generated = package.bulk.many_in_transformers.TransformersEngine._generated
+    generated = package.bulk.many_in_transformers.TransformersEngine.generated
     with monkeypatch.context() as patch:
         patch.setattr(
-            "vidcom2.bulk.many_in_transformers.TransformersEngine._generated",
+            "vidcom2.bulk.many_in_transformers.TransformersEngine.generated",
             lambda self, batch: {}["x"] if batch[0].request.id == "3" else generated(self, batch),
         )
         code, shown, error = vidcom2(*arguments)

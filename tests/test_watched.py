@@ -382,8 +382,8 @@ def test_requests_about_a_watched_video_share_batches_with_others(
     watch(family, clip, num_frames=4, retention_ratio=0.5).save(path)
     batches, encoded = [], []
     of, encode = many_in_transformers.TransformersEngine, many_in_transformers.run_tower
-    generated = of._generated
-    monkeypatch.setattr(of, "_generated", lambda *given: batches.append(given[1]) or generated(*given))
+    generated = of.generated
+    monkeypatch.setattr(of, "generated", lambda *given: batches.append(given[1]) or generated(*given))
     monkeypatch.setattr(many_in_transformers, "run_tower", lambda *given: encoded.append(given) or encode(*given))
     requests: list[dict[str, Any]] = [
         {"video": str(path), "prompt": "Who?"},

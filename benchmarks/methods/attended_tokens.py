@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,8 @@ from transformers import LlavaOnevisionForConditionalGeneration, Qwen3VLForCondi
 
 from vidcom2 import VideoTokens
 from vidcom2.asking.generation import Batch, EncodedVideos, run_tower
-from vidcom2.evaluation.batches import compressed_answers
+
+from .compressed_answers import compressed_answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +51,20 @@ def attention_of(video: VideoTokens) -> Tensor:
 
 
 class AttendedAnswers:
-    """Answers batches with methods that choose by the tower's attention, which it reads once for each batch."""
+    """Answers batches with methods that choose by the tower's attention, which it reads once for each video."""
 
     def __init__(self) -> None:
-        self._held: tuple[Batch, Batch] | None = None
+        self._read = WeakKeyDictionary[EncodedVideos, EncodedVideos]()
 
     def answer(
         self, model: Any, batch: Batch, max_new_tokens: int, overrides: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor]:
         """Answer a batch with the settings of a call, in the form of `Candidate.answer`."""
-        if self._held is None or self._held[0] is not batch:
-            videos = tuple(with_attention(model, video) for video in batch.videos)
-            self._held = batch, replace(batch, videos=videos)
-        return compressed_answers(model, self._held[1], model.config.compression_settings(**overrides), max_new_tokens)
+        for video in batch.videos:
+            if video not in self._read:
+                self._read[video] = with_attention(model, video)
+        attended = replace(batch, videos=tuple(self._read[video] for video in batch.videos))
+        return compressed_answers(model, attended, model.config.compression_settings(**overrides), max_new_tokens)
 
 
 @torch.no_grad()

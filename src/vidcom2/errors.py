@@ -13,7 +13,10 @@ from typing import Any
 OLDEST_TRANSFORMERS, FIRST_TOO_NEW = (5, 19), (6,)  # as pyproject.toml says
 LONGEST_REPR = 100  # how many characters of a caller's value a message shows
 ALIKE = 0.8  # a name this close to a known one is probably a misspelling, and not the user's own
-OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
+OUT_OF_MEMORY = (
+    "out of memory ({}) for this request alone. Ask it again where more memory is free, or spread the model over "
+    "devices. Otherwise take fewer frames, or keep fewer tokens."
+)
 BUG = "this is a bug in vidcom2, please report it"  # how the error of a request begins that a bug left without answer
 # What PyTorch (2.8 and newer) raises for a device that failed, and vLLM for an engine. Neither works afterwards.
 DEAD = ("AcceleratorError", "EngineDeadError")
@@ -22,6 +25,10 @@ PLACES_SHOWN = 8  # how many lines of code a bug in a request names
 
 class OptionError(ValueError):
     """A value outside its accepted set, or options that do not go together."""
+
+
+class NoAnswersError(OptionError):
+    """A mistake that leaves every request of a run without an answer, so that the run ends at the first."""
 
 
 class CheckpointError(ValueError):
@@ -66,7 +73,8 @@ def reason_of(error: Exception, reading: bool = False) -> str:
     Raises:
         Exception: the error itself, if no other request can be answered after it.
     """
-    if type(error).__name__ in DEAD or (isinstance(error, RuntimeError) and "CUDA error" in str(error)):
+    is_dead = type(error).__name__ in DEAD or (isinstance(error, RuntimeError) and "CUDA error" in str(error))
+    if is_dead or isinstance(error, NoAnswersError):
         raise error
     if is_out_of_memory(error):
         return OUT_OF_MEMORY.format(memory_reason(error))

@@ -141,14 +141,14 @@ def keep_tokens(
         ValueError: on settings that the method refuses for one of the videos, and on settings for the vision tower
             other than those that the videos were encoded with.
     """
-    check_encoded_alike(settings, videos.vision_settings)
+    _check_encoded_alike(settings, videos.vision_settings)
     features = model.model.compressed_features(videos.outputs, videos.tokens, settings)
     hook.ended("compression")
     return features
 
 
-def check_encoded_alike(settings: CompressionSettings, encoded_with: Mapping[str, Any]) -> None:
-    """Check that settings go with videos that are encoded once, for several methods or requests.
+def _check_encoded_alike(settings: CompressionSettings, encoded_with: Mapping[str, Any]) -> None:
+    """Check that settings go with videos that are encoded once, for several methods.
 
     Args:
         encoded_with: the `vision_settings` of the videos.
@@ -160,10 +160,9 @@ def check_encoded_alike(settings: CompressionSettings, encoded_with: Mapping[str
     for name in [*asked, *encoded_with]:
         if asked.get(name) != encoded_with.get(name):
             raise ValueError(
-                f"`{name}` is {getattr(settings, name)!r} for one of several methods or requests, but their videos are "
-                f"encoded once for all, with {', '.join(f'`{k}={v!r}`' for k, v in encoded_with.items())}. For "
-                "requests, set it where the model is loaded, or in `model.config`. For `vidcom2 bench`, leave "
-                "--encode-once out."
+                f"`{name}` is {getattr(settings, name)!r} for one of several methods, but their video is encoded once "
+                f"for all, with {', '.join(f'`{k}={v!r}`' for k, v in encoded_with.items())}. "
+                "For `vidcom2 bench`, leave --encode-once out."
             )
 
 

@@ -19,7 +19,7 @@ from ..video.reading import Video, read_video
 from .background import Background
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest
 
-MOST_PROMPTS_OF_A_VIDEO = 64  # how many are prepared together
+MOST_PROMPTS_OF_A_VIDEO = 256  # how many are prepared together
 
 
 class Stopped(BaseException):
@@ -107,7 +107,7 @@ class Engine(ABC):
                 template_arguments = {**self.how.chat_template_kwargs, **request.chat_template_kwargs}
                 result.prompts.append(self.prompt(request, video, template_arguments, result))
             except Exception as error:
-                result.refused.append(AnsweredRequest(request, error=reason_of(error)))
+                result.refused.append(AnsweredRequest.without(request, error))
         return result
 
     def check(self, request: VideoRequest) -> None:

@@ -3,10 +3,10 @@
 import copy
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,46 +14,84 @@ from transformers import BatchFeature
 
 from ..asking.arguments import with_tokenizer
 from ..asking.frame_device import device_of_frames
-from ..asking.generation import check_encoded_alike, generate_answers, joined, keep_tokens, run_tower
+from ..asking.generation import EncodedVideos, generate_answers, joined, keep_tokens, run_tower
 from ..asking.prepared_video import VideoPrompt, num_video_tokens, prepare_video
 from ..asking.prompting import padded, texts_of, video_arguments
 from ..asking.watched import Watched, check_kept, load_watched_file
 from ..asking.watched_file import read_header
 from ..asking.watched_model import encoder_identity
 from ..checkpoints import Checkpoint
-from ..checks import is_watched
 from ..configuration.compression_settings import CompressionSettings
-from ..errors import is_out_of_memory, reason_of
+from ..errors import is_out_of_memory
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..video.reading import Video
 from .engine import Engine, Prepared
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest
 
-HELD_BATCHES = 4  # how many are encoded before one is answered, so that a batch has prompts of similar length
+if TYPE_CHECKING:
+    from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
+
+HELD_BATCHES = 4
+
+
+class SeenVideo:
+    """A video in the model's memory. The vision tower runs once for all requests that let it run alike, and tokens are
+    chosen once for all that choose alike.
+
+    Args:
+        inputs: those that describe the video, on any device.
+    """
+
+    def __init__(self, model: "VidCom2GenerationMixin", inputs: Mapping[str, Any]) -> None:
+        self.model, self._inputs = model, BatchFeature(dict(inputs)).to(model.device)
+        self._encoded = dict[str, EncodedVideos]()
+        self._compressed = dict[str, VidCom2VideoFeatures]()
+
+    def encoded(self, settings: CompressionSettings) -> EncodedVideos:
+        """Return the video as the vision tower sees it with these settings. Raises a ValueError if the model refuses
+        it."""
+        key = str(settings.vision_settings())
+        if key not in self._encoded:
+            self._encoded[key] = run_tower(self.model, self._inputs, settings)
+        return self._encoded[key]
+
+    def compressed(self, settings: CompressionSettings) -> VidCom2VideoFeatures:
+        """Return the features that stay. Raises a ValueError if the model refuses the video, or the method the
+        settings."""
+        key = str(settings.as_dict())
+        if key not in self._compressed:
+            self._compressed[key] = keep_tokens(self.model, self.encoded(settings), settings)
+        return self._compressed[key]
 
 
 @dataclass(frozen=True, eq=False)
-class _Prompt:
+class EncodedRequest:
     """A request whose video is encoded and compressed.
 
     Attributes:
+        prompt: its text.
         inputs: its inputs without pixels, on the CPU.
-        together: what requests must have in common to share a call of `generate`: `max_new_tokens` and
-            `compression_positions`.
+        features: what stays of its video.
+        max_new_tokens: the most tokens that its answer may have.
+        positions: the setting `compression_positions`.
+        together: what requests must have in common to share a call of `generate`.
         tokens: length of the compressed prompt.
     """
 
     request: VideoRequest
+    prompt: VideoPrompt
     inputs: dict[str, Any]
     features: VidCom2VideoFeatures
-    together: tuple[int, str]
+    max_new_tokens: int
+    positions: str
+    together: Hashable
     tokens: int
     lost_frames: int
 
     @property
     def most_tokens(self) -> int:
         """Length of the compressed prompt with the longest answer."""
-        return self.tokens + self.together[0]
+        return self.tokens + self.max_new_tokens
 
 
 class TransformersEngine(Engine):
@@ -63,6 +101,10 @@ class TransformersEngine(Engine):
         settings: those of the run, besides the model's own.
         arguments: further arguments of `generate`.
         loaded_with: settings that the user gave and the model was loaded with. A watched video must have the same.
+        held_requests: how many are encoded before some are answered, so that a batch has prompts of similar length. By
+            default, four batches.
+        in_order: whether videos are taken in the order of their requests, whichever is read first, so that the same
+            requests share a batch in each run.
     """
 
     def __init__(
@@ -72,6 +114,8 @@ class TransformersEngine(Engine):
         settings: Mapping[str, Any] | None = None,
         arguments: Mapping[str, Any] | None = None,
         loaded_with: Mapping[str, Any] | None = None,
+        held_requests: int | None = None,
+        in_order: bool = False,
     ) -> None:
         self.checkpoint, self.model = checkpoint, checkpoint.model
         self.settings = dict(settings or {})
@@ -79,17 +123,12 @@ class TransformersEngine(Engine):
         self.model.config.compression_settings(**self.settings)  # refuses settings that do not fit together, at once
         super().__init__(checkpoint.processor, how, ahead=how.workers + how.batch_size)
         self.arguments = with_tokenizer(dict(arguments or {}), checkpoint)
-        self.samples = bool(self.arguments.get("do_sample"))
+        # Samples depend on what shares a batch.
+        self.in_order = in_order or bool(self.arguments.get("do_sample"))
+        self.held_requests = held_requests or HELD_BATCHES * how.batch_size
         self.fitting = math.inf  # most tokens of a batch, with padding and answers; lowered when a batch does not fit
         self._of_thread = threading.local()
         self._encoder: Mapping[str, Any] | None = None
-
-    def check(self, request: VideoRequest) -> None:
-        super().check(request)
-        if is_watched(request.video):  # `prompt` compares its own settings
-            return
-        settings = self._settings(request)  # the videos of all requests are encoded together
-        check_encoded_alike(settings, self.model.config.compression_settings().vision_settings())
 
     def watched(self, path: Path) -> Watched:
         header = read_header(path)
@@ -120,90 +159,88 @@ class TransformersEngine(Engine):
         return self._of_thread.processor
 
     def _answered(self, take: Callable[..., Prepared | None]) -> Iterator[AnsweredRequest]:
-        held: list[_Prompt] = []
-        most = HELD_BATCHES * self.how.batch_size
+        held: list[EncodedRequest] = []
         while True:
             # With a full batch at hand the model does not wait for more, but takes what is ready, which may fit better.
-            # Samples depend on what shares a batch, so they wait, and take the videos in order.
-            group = take(self.samples or len(held) < self.how.batch_size, in_order=self.samples)
+            waits = self.in_order or len(held) < self.how.batch_size
+            group = take(waits, in_order=self.in_order) if len(held) < self.held_requests else None
             if group is not None:
-                while (encoded := self.encoded(group, gives_up=not held)) is None:
-                    yield from self.answered(self.taken(held))  # which frees memory
-                prompts, refused = encoded
-                yield from refused
-                held += prompts
-                if len(held) < most:
+                yield from group.refused
+                while group.prompts:
+                    for encoded in self.encoded(group, gives_up=not held):
+                        if isinstance(encoded, AnsweredRequest):
+                            yield encoded
+                        else:
+                            held.append(encoded)
+                    if group.prompts:
+                        yield from self.answered(self.taken(held))  # which frees memory
+                if len(held) < self.held_requests:
                     continue
             if not held:
                 return
             yield from self.answered(self.taken(held))
 
-    def encoded(self, group: Prepared, gives_up: bool) -> tuple[list[_Prompt], list[AnsweredRequest]] | None:
-        """Run the vision tower once, and compress the video for each request. Returns the requests that can be
-        answered, and the refused ones; None if memory ran out.
+    def encoded(self, group: Prepared, gives_up: bool) -> list[EncodedRequest | AnsweredRequest]:
+        """Encode the video of a group, and compress it for each request, of which the refused ones are answered by
+        that. If memory runs out, requests are left in the group.
 
         Args:
-            gives_up: whether to refuse the requests if memory runs out, because none can be freed.
+            gives_up: whether to refuse a request that does not fit into memory, because no others can be answered
+                before.
         """
-        prompts: list[_Prompt] = []
-        refused = list(group.refused)
-        if not group.prompts:
-            return prompts, refused
-        kept: dict[tuple[Any, ...], VidCom2VideoFeatures | str] = {}
-        try:
-            if group.watched is not None:
-                seen = group.watched
-                of_each = [
-                    self._prompt(request, prompt, seen.features, seen.settings, seen.lost_frames)
-                    for request, prompt in group.prompts
-                ]
-                return of_each, refused
-            on_device = BatchFeature(group.video).to(self.model.device)
-            video = run_tower(self.model, on_device, self.model.config.compression_settings())
-            for request, prompt in group.prompts:
-                settings = self._settings(request)
-                key = tuple(settings.as_dict().items())
-                if key not in kept:
-                    try:
-                        kept[key] = keep_tokens(self.model, video, settings)
-                    except Exception as error:  # such as a ratio too low for the method
-                        if is_out_of_memory(error):
-                            raise
-                        kept[key] = reason_of(error)
-                features = kept[key]
-                if isinstance(features, str):
-                    refused.append(AnsweredRequest(request, error=features))
-                else:
-                    prompts.append(self._prompt(request, prompt, features, settings, group.lost_frames))
-        except Exception as error:
-            reason = reason_of(error)
-            if is_out_of_memory(error) and not gives_up:
-                return None
-            return [], group.refused + [AnsweredRequest(request, error=reason) for request, _ in group.prompts]
-        return prompts, refused
+        found: list[EncodedRequest | AnsweredRequest] = []
+        seen = group.watched or SeenVideo(self.model, group.video)
+        while group.prompts:
+            request, prompt = group.prompts[0]
+            try:
+                encoded: EncodedRequest | AnsweredRequest = self.encoded_request(request, prompt, seen, group)
+            except Exception as error:  # such as a ratio too low for the method
+                alone = gives_up and all(isinstance(each, AnsweredRequest) for each in found)
+                if is_out_of_memory(error) and not alone:
+                    return found
+                encoded = AnsweredRequest.without(request, error)
+            found.append(encoded)
+            del group.prompts[0]
+        return found
 
-    def _settings(self, request: VideoRequest) -> CompressionSettings:
-        return self.model.config.compression_settings(**{**self.settings, **request.settings})
-
-    def _prompt(
-        self,
-        request: VideoRequest,
-        prompt: VideoPrompt,
-        features: VidCom2VideoFeatures,
-        settings: CompressionSettings,
-        lost_frames: int,
-    ) -> _Prompt:
+    def encoded_request(
+        self, request: VideoRequest, prompt: VideoPrompt, seen: SeenVideo | Watched, group: Prepared
+    ) -> EncodedRequest:
+        """Return a request with what stays of its video. Raises a ValueError if the model or the method refuses it."""
+        if isinstance(seen, Watched):
+            settings, features, lost_frames = seen.settings, seen.features, seen.lost_frames
+        else:
+            settings, lost_frames = self.settings_of(request), group.lost_frames
+            features = self.features_of(request, seen, settings)
         inputs = prompt.inputs(self.processor, self.model, features, device="cpu")
-        return _Prompt(
+        return EncodedRequest(
             request=request,
+            prompt=prompt,
             inputs=inputs,
             features=features,
-            together=(request.max_new_tokens or self.how.max_new_tokens, settings.compression_positions),
+            max_new_tokens=self.length_of_answer(request),
+            positions=settings.compression_positions,
+            together=self.together(request, settings),
             tokens=int(texts_of(self.model, inputs["input_ids"]).sum()) + len(features.pooler_output[0]),
             lost_frames=lost_frames,
         )
 
-    def taken(self, held: list[_Prompt]) -> list[_Prompt]:
+    def settings_of(self, request: VideoRequest) -> CompressionSettings:
+        return self.model.config.compression_settings(**{**self.settings, **request.settings})
+
+    def features_of(
+        self, request: VideoRequest, seen: SeenVideo, settings: CompressionSettings
+    ) -> VidCom2VideoFeatures:
+        return seen.compressed(settings)
+
+    def length_of_answer(self, request: VideoRequest) -> int:
+        return request.max_new_tokens or self.how.max_new_tokens
+
+    def together(self, request: VideoRequest, settings: CompressionSettings) -> Hashable:
+        """Return what requests must have in common to share a call of `generate`."""
+        return self.length_of_answer(request), settings.compression_positions
+
+    def taken(self, held: list[EncodedRequest]) -> list[EncodedRequest]:
         """Remove and return the next batch of the held prompts: the first, and those nearest to it in length."""
         first = held[0]
         others = [each for each in held[1:] if each.together == first.together]
@@ -217,30 +254,35 @@ class TransformersEngine(Engine):
             held.remove(each)
         return batch
 
-    def answered(self, batch: Sequence[_Prompt]) -> Iterator[AnsweredRequest]:
+    def answered(self, batch: Sequence[EncodedRequest]) -> Iterator[AnsweredRequest]:
         """Answer a batch, in halves if it does not fit into memory or one of its prompts raises anything else."""
+        failed = None
         try:
-            answers, reason = self._generated(batch), None
+            answers = self.generated(batch)
         except Exception as error:
-            answers, reason = [], reason_of(error)
+            answers, failed = [], AnsweredRequest.without(batch[0].request, error)
             if is_out_of_memory(error) and len(batch) > 1:
                 self.fitting = len(batch) * max(each.most_tokens for each in batch) / 2
         # This is outside the handler, because the exception holds the failed call's tensors.
-        if reason is None:
+        if failed is None:
             yield from answers
         elif len(batch) == 1:
-            yield AnsweredRequest(batch[0].request, error=reason)
+            yield failed
         else:
             yield from self.answered(batch[: len(batch) // 2])
             yield from self.answered(batch[len(batch) // 2 :])
 
-    def _generated(self, batch: Sequence[_Prompt]) -> list[AnsweredRequest]:
-        max_new_tokens, positions = batch[0].together
+    def generated(self, batch: Sequence[EncodedRequest]) -> list[AnsweredRequest]:
+        """Answer requests in one call of `generate`."""
+        rows = self.new_tokens(batch, batch[0].max_new_tokens, **self.arguments).cpu()
+        return [self._answer(each, row[: self._length(row)]) for each, row in zip(batch, rows, strict=True)]
+
+    def new_tokens(self, batch: Sequence[EncodedRequest], max_new_tokens: int, **arguments: Any) -> Any:
+        """Return what `generate_answers` returns for these requests and these arguments of `generate`."""
         inputs = BatchFeature(padded([each.inputs for each in batch], self.processor.tokenizer)).to(self.model.device)
         features = joined([each.features for each in batch])
-        arguments = {"max_new_tokens": max_new_tokens, **self.arguments}
-        new = generate_answers(self.model, inputs, features, positions, **arguments).cpu()
-        return [self._answer(prompt, row[: self._length(row)]) for prompt, row in zip(batch, new, strict=True)]
+        arguments = {"max_new_tokens": max_new_tokens, **arguments}
+        return generate_answers(self.model, inputs, features, batch[0].positions, **arguments)
 
     def _length(self, new: Tensor) -> int:
         """Return the length of an answer (n,) without the padding that follows if another of the batch is longer."""
@@ -256,15 +298,15 @@ class TransformersEngine(Engine):
             return int((new != pad).nonzero().max()) + 1 if (new != pad).any() else 0
         return len(new)
 
-    def _answer(self, prompt: _Prompt, new: Tensor) -> AnsweredRequest:
-        video_tokens, full_video_tokens = len(prompt.features.pooler_output[0]), num_video_tokens(prompt.features)
+    def _answer(self, encoded: EncodedRequest, new: Tensor) -> AnsweredRequest:
+        video_tokens, full_video_tokens = len(encoded.features.pooler_output[0]), num_video_tokens(encoded.features)
         return AnsweredRequest(
-            request=prompt.request,
+            request=encoded.request,
             answer=self.processor.decode(new, skip_special_tokens=True),
-            prompt_tokens=prompt.tokens,
+            prompt_tokens=encoded.tokens,
             video_tokens=video_tokens,
-            full_prompt_tokens=prompt.tokens - video_tokens + full_video_tokens,
+            full_prompt_tokens=encoded.tokens - video_tokens + full_video_tokens,
             full_video_tokens=full_video_tokens,
             new_tokens=len(new),
-            lost_frames=prompt.lost_frames,
+            lost_frames=encoded.lost_frames,
         )

@@ -101,6 +101,7 @@ class AnsweredRequest:
     Attributes:
         answer: the text; None after an error.
         error: why there is no answer, in one line; None if there is one.
+        refused: whether the request itself is at fault, so that asking it again would end so again.
         prompt_tokens, video_tokens, full_prompt_tokens, full_video_tokens, new_tokens: as in `Answer`.
         lost_frames: how many frames of the file could not be decoded.
     """
@@ -108,6 +109,7 @@ class AnsweredRequest:
     request: VideoRequest
     answer: str | None = None
     error: str | None = None
+    refused: bool = False
     prompt_tokens: int | None = None
     video_tokens: int | None = None
     full_prompt_tokens: int | None = None
@@ -115,10 +117,16 @@ class AnsweredRequest:
     new_tokens: int | None = None
     lost_frames: int | None = None
 
+    @classmethod
+    def without(cls, request: VideoRequest, error: Exception) -> AnsweredRequest:
+        """Return a request that this error leaves without an answer. Raises the error itself where `reason_of` does."""
+        return cls(request, error=reason_of(error), refused=isinstance(error, ValueError))
+
     @property
     def row(self) -> dict[str, Any]:
         """The row that `vidcom2 run` writes: `id`, `given`, and either `error` or all the other attributes."""
-        found = {name: value for name, value in vars(self).items() if name != "request" and value is not None}
+        own = ("request", "refused")
+        found = {name: value for name, value in vars(self).items() if name not in own and value is not None}
         return {"id": self.request.id, "given": self.request.given, **found}
 
 

@@ -235,9 +235,9 @@ def forget_imports() -> None:
     _imported_modules.clear()
 
 
-def imported_files() -> str | None:
-    """Return the fingerprint of the files that `--import` imported for the command that runs; None without."""
-    return digest(_imported) if _imported else None
+def imported_files() -> dict[str, str]:
+    """Return the fingerprints of the files that `--import` imported for the command that runs, by their names."""
+    return {name: digest({name: path}) for name, path in sorted(_imported.items())}
 
 
 def imported_modules() -> tuple[str, ...]:

@@ -90,7 +90,8 @@ class EvalOptions:
     num_frames: Annotated[
         int, typer.Option("--num-frames", "--frames", help="Frames sampled evenly from each video.", min=1)
     ] = NUM_FRAMES
-    batch_size: Annotated[int, typer.Option(help="How many questions one call of `generate` answers.", min=1)] = 8
+    batch_size: Annotated[int, typer.Option(help="How many prompts one call of `generate` answers.", min=1)] = 8
+    workers: Annotated[int, typer.Option(help="How many videos are read at once while the model runs.", min=1)] = 2
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 32
     chat_template_kwargs: TemplateOption = None
     letters: Annotated[
@@ -111,12 +112,11 @@ class EvalOptions:
         template_arguments(self.chat_template_kwargs)
         return model, candidates_of(self.methods, self.ratios, settings=self.settings)
 
-    def arguments(self, model: Resolved) -> dict[str, Any]:
+    def arguments(self, model: Resolved, candidates: Sequence[Candidate]) -> dict[str, Any]:
         """Return what the answers depend on, which must be the same when a run is continued."""
         return what_answers_depend_on(self, model) | {
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
-            "methods": self.methods,
-            "ratios": self.ratios,
+            "candidates": {each.label: each.overrides for each in candidates},
             "letters": "unless the model thinks aloud" if self.letters is None else self.letters,
         }
 
@@ -135,7 +135,8 @@ def eval_command(options: EvalOptions) -> None:
 
     Answers each question with all tokens and with each method at each ratio. Writes answers.jsonl, a table
     (results.md), a plot (results.png) and results.json, which `vidcom2 publish --results` takes. Started again with the
-    same model and arguments, it continues where it stopped. Exit code 3 means that some questions were not answered.
+    same model and arguments, it continues where it stopped; with further methods or ratios, it asks with these alone.
+    Exit code 3 means that some questions were not answered.
     """
     remedy = "Use --device-map auto, or --dtype bfloat16 with another --output."
     with one_line_errors(remedy):
@@ -146,7 +147,7 @@ def eval_command(options: EvalOptions) -> None:
         questions = read_questions(options.data, options.limit)
         check_machine(options.placement)  # before the methods, whose check imports PyTorch
         model, candidates = options.check()
-        arguments = options.arguments(model)
+        arguments = options.arguments(model, candidates)
         announce_demo(options.model)
         with stoppable(options.folder), locked_folder(options.folder, arguments) as file:
             rows, results = _evaluated(options, model, questions, candidates, arguments, file)
@@ -192,6 +193,7 @@ def _evaluated(
                 file,
                 num_frames=options.num_frames,
                 batch_size=options.batch_size,
+                workers=options.workers,
                 max_new_tokens=options.max_new_tokens,
                 chat_template_kwargs=arguments["chat_template_kwargs"],
                 letters=options.letters,

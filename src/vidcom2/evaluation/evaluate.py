@@ -1,35 +1,33 @@
 """Answering questions about videos with all tokens and with each of several compressions.
 
-A video is read and encoded once for all compressions, and for all consecutive questions about it. A batch of questions
-shares a call of `generate`.
+Each question is asked once with each of them, by the engine of `vidcom2 run` and `answer_many`: a video is read and
+encoded once for all compressions, and for consecutive questions about it.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from ..asking.candidates import Candidate, compared_candidates
-from ..asking.prompting import check_template_arguments, thinks_aloud
+from ..asking.candidates import AllTokens, Candidate, compared_candidates
+from ..asking.prompting import thinks_aloud
 from ..asking.watched_model import model_identity, processor_identity
+from ..bulk.requests import AnsweredRequest, HowToAnswer
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import TABLES
-from ..errors import OptionError, is_out_of_memory, memory_reason, reason_of
+from ..errors import OptionError
 from ..judging.questions import Question
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import code_digest, video_stamp
 from ..records.provenance import commit
 from ..records.run_record import AnswerFile, stamp_of, versions_of_answers
 from ..video.reading import Progress, Video, read_video
-from .batches import ShownFrames, row_of, rows_of_batch
-
-OUT_OF_MEMORY = (
-    "out of memory ({}) for this question alone. Start again where more memory is free, or spread the model over "
-    "devices: only failed questions are asked again. Fewer frames or another dtype need a new output."
-)
+from .candidates_engine import CandidateAnswer, CandidateRequest, CandidatesEngine
+from .folder import GROWS
 
 
 @torch.no_grad()
@@ -41,6 +39,7 @@ def evaluate(
     *,
     num_frames: int = NUM_FRAMES,
     batch_size: int = 8,
+    workers: int = 2,
     max_new_tokens: int = 32,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     letters: bool | None = None,
@@ -50,70 +49,131 @@ def evaluate(
     """Answer each question with all tokens and with each candidate, greedily, and write the answers to a file.
 
     Args:
-        answers: a JSONL file that gets a row for each question. Rows that it has already are reused, except errors.
+        answers: a JSONL file that gets a row for each question. Rows that it has already are reused, except errors,
+            and so are the answers in them: only what they lack is asked, such as a further candidate.
             `<name>.lock` beside it keeps other runs out, and `<name>.run.json` records what the answers depend on. An
             `AnswerFile` is locked and claimed by the caller.
         num_frames: how many frames are sampled evenly from each video.
-        batch_size: the most questions in a call of `generate`. A batch that does not fit into memory is halved, and so
-            are those after it.
+        batch_size: the most prompts in a call of `generate`. A batch that does not fit into memory is halved, and so
+            are those after it. So many questions wait encoded at a time, with each candidate.
+        workers: threads that read videos ahead. `workers` + `batch_size` videos are in memory at a time.
         max_new_tokens: the most tokens that an answer may have.
         chat_template_kwargs: values for the model's chat template, such as `{"enable_thinking": False}`.
         letters: whether the answer to a question with options is the most probable letter, as its first token. If not,
             options are read in texts. None means yes, unless the model thinks aloud or a candidate answers by itself.
-        read: reads a video's frames, and raises a ValueError if it cannot.
+        read: reads a video's frames, and raises a ValueError if it cannot. Several threads call it.
 
     Returns:
         The rows in the order of the questions. A row has `id`; `given`, the question's line; and either `answers`, by
-        the labels of the candidates and "all tokens", or `error`, why there are none. An answer has `text`, `correct`
-        (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or only
-        `refused`, why its method cannot do this. A letter also has the `letter_logprobs` of all. `video_file` is the
-        size and the time of the last change of a video that is a file.
+        the labels of "all tokens" and of all candidates that the file has answers of, or `error`, why there are none.
+        An answer has `text`, `correct` (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept
+        tokens per scored token), or only `refused`, why its method cannot do this. A letter also has the
+        `letter_logprobs` of all. `video_file` is the size and the time of the last change of a video that is a file.
 
     Raises:
-        OptionError: if the file holds rows of another model, or of other questions, candidates or arguments, or about
-            videos that have changed since; if another run is writing it; if it is no answer file; or if candidates do
-            not go together.
+        OptionError: if the file holds rows of another model, or of other questions or arguments; if a method or a
+            video has changed since; if another run is writing it; if it is no answer file; or if candidates do not go
+            together.
     """
     compared = compared_candidates(candidates)
-    check_template_arguments(checkpoint.processor, chat_template_kwargs)
+    how = HowToAnswer(
+        num_frames=num_frames,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        workers=workers,
+        scale_while_reading=False,
+        chat_template_kwargs=chat_template_kwargs or {},
+    )
+    engine = CandidatesEngine(checkpoint, how, len(compared))
     of_template, own = dict(chat_template_kwargs or {}), [each.label for each in candidates if each.answer is not None]
     if own and letters:
         raise OptionError(f"`letters` is True, but {own[0]!r} answers by itself, in texts. Leave `letters` out.")
     letters = not own and not thinks_aloud(checkpoint.processor, of_template) if letters is None else letters
     with ExitStack() as stack:
         if not isinstance(answers, AnswerFile):
-            answers = AnswerFile(answers)
+            answers = AnswerFile(answers, GROWS)
             stack.enter_context(answers.locked())
             run = _run(checkpoint, compared, read) | {"num_frames": num_frames, "max_new_tokens": max_new_tokens}
             answers.claim(run | {"chat_template_kwargs": of_template, "letters": letters}, commit())
         asked = ((question.id, stamp_of(question.given, question.video)) for question in questions)
         answers.check_answers(answers.answered(), asked, "question")
         rows = answers.rows_to_continue()
-        left = [question for question in questions if question.id not in rows]
-        shown = ShownFrames(checkpoint, compared, num_frames, read, of_template, letters)
-        size = batch_size
-        while left:
-            progress("Answering", len(questions) - len(left), len(questions))
-            together = left[:size]
-            stamps = [video_stamp(question.video) for question in together]  # before they are read
-            try:
-                done = rows_of_batch(shown, together, max_new_tokens)
-                size = batch_size
-            except OptionError:  # the model cannot answer any question so
-                raise
-            except Exception as error:
-                full = is_out_of_memory(error)
-                reason = OUT_OF_MEMORY.format(memory_reason(error)) if full else reason_of(error)
-                if len(together) > 1:  # other errors are those of one question
-                    size = len(together) // 2
-                    batch_size = size if full else batch_size
-                    continue
-                done = [row_of(question, error=reason) for question in together]
-            done = [row | {"video_file": stamp} for row, stamp in zip(done, stamps, strict=True)]
-            answers.add(done)
-            rows |= {row["id"]: row for row in done}
-            left = left[len(together) :]
+        before = {id: row["answers"] for id, row in rows.items()}
+        left: list[tuple[Question, list[Candidate]]] = []
+        for question in questions:
+            missing = [each for each in compared if each.label not in before.get(question.id, {})]
+            if missing:
+                left.append((question, missing))
+        done = len(questions) - len(left)
+        for row in _rows(engine, left, before, letters, read):
+            progress("Answering", done, len(questions))
+            answers.add([row])
+            rows[row["id"]] = row
+            done += 1
+        if any(question.id in before for question, _ in left):
+            answers.rows_to_continue()  # leaves one row of each question
     return [rows[question.id] for question in questions]
+
+
+def _rows(
+    engine: CandidatesEngine,
+    asked: Sequence[tuple[Question, Sequence[Candidate]]],
+    before: Mapping[str, Mapping[str, Any]],
+    letters: bool,
+    read: Callable[[str, int], Video],
+) -> Iterator[dict[str, Any]]:
+    """Ask questions with candidates, and yield their rows in their order.
+
+    Args:
+        before: the answers with other candidates, by the questions' ids.
+    """
+    stamps: dict[str, Any] = {}
+    found: dict[str, dict[str, AnsweredRequest]] = {}
+    waiting = deque(asked)
+
+    def requests() -> Iterator[CandidateRequest]:
+        for question, candidates in asked:
+            stamps[question.id], found[question.id] = video_stamp(question.video), {}  # before the video is read
+            by_letter = letters and question.choices is not None
+            for candidate in candidates:
+                yield CandidateRequest(
+                    id=f"{question.id} with {candidate.label}",
+                    video=question.video,
+                    prompt=question.prompt,
+                    question=question,
+                    candidate=candidate,
+                    by_letter=by_letter,
+                )
+
+    with closing(engine.answers(requests(), read)) as answers:
+        for answer in answers:
+            request = cast(CandidateRequest, answer.request)
+            found[request.question.id][request.candidate.label] = answer
+            while waiting and len(found.get(waiting[0][0].id, ())) == len(waiting[0][1]):
+                question, candidates = waiting.popleft()
+                by_label = found.pop(question.id)
+                of_question = [by_label[each.label] for each in candidates]
+                yield _row_of(question, before.get(question.id, {}), of_question) | {"video_file": stamps[question.id]}
+
+
+def _row_of(question: Question, before: Mapping[str, Any], answers: Sequence[AnsweredRequest]) -> dict[str, Any]:
+    """Return the row of a question: the answers of before, and these. What the stock model refuses is an error, and so
+    is whatever else than a refusal left a candidate without an answer."""
+    row: dict[str, Any] = {"id": question.id, "given": question.given}
+    told = dict(before)
+    for answer in answers:
+        label = cast(CandidateRequest, answer.request).candidate.label
+        if isinstance(answer, CandidateAnswer):
+            told[label] = {"text": answer.answer}
+            if answer.letter_logprobs is not None:
+                told[label]["letter_logprobs"] = answer.letter_logprobs
+            told[label] |= {"kept_share": answer.kept_share, "correct": question.is_correct(answer.answer)}
+            told[label]["agrees"] = question.agree(answer.answer, told[AllTokens().label]["text"])
+        elif answer.refused and label != AllTokens().label:
+            told[label] = {"refused": answer.error}
+        else:
+            return row | {"error": answer.error}
+    return row | {"answers": told}
 
 
 def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> dict[str, Any]:

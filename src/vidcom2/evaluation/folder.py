@@ -10,6 +10,8 @@ from ..records.run_record import AnswerFile
 
 ANSWERS, RESULTS, TABLE, PLOT = "answers.jsonl", "results.json", "results.md", "results.png"
 LOCK = f"{ANSWERS}.lock"
+# Arguments of an evaluation to which another run may add: what it compares, and the files that methods are in.
+GROWS = ("candidates", "imported")
 
 
 @contextmanager
@@ -22,7 +24,7 @@ def locked_folder(folder: Path, arguments: Mapping[str, Any]) -> Iterator[Answer
     Raises:
         OptionError: if it holds another run's answers or other files, or if a run writes there.
     """
-    file = AnswerFile(folder / ANSWERS)
+    file = AnswerFile(folder / ANSWERS, GROWS)
     others = [path for path in folder.iterdir() if path.name != LOCK] if folder.is_dir() else []
     if folder.is_file() or (others and not file.record.is_file()):
         raise OptionError(f"{str(folder)!r} exists, but is no run of `vidcom2 eval`. Name another --output.")

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from ..asking.thoughts import BEGINS_THOUGHT
-from ..errors import OptionError
+from ..errors import NoAnswersError
 from .named_choice import LETTERS
 
 # Arguments of `generate`. The logits are the model's own, without penalties of the checkpoint's generation config.
@@ -22,7 +22,7 @@ def letter_answers(tokenizer: Any, logits: Tensor, counts: Sequence[int]) -> lis
         counts: how many options each question has.
 
     Raises:
-        OptionError: if an answer rather begins with a thought, or if a letter is no token.
+        NoAnswersError: if an answer rather begins with a thought, or if a letter is no token.
     """
     thoughts = [i for i, token in tokenizer.added_tokens_decoder.items() if BEGINS_THOUGHT.fullmatch(str(token))]
     tokens = {letter: _tokens(tokenizer, letter) for letter in LETTERS[: max(counts)]}
@@ -32,7 +32,7 @@ def letter_answers(tokenizer: Any, logits: Tensor, counts: Sequence[int]) -> lis
         likeliest = max(logprobs, key=lambda letter: logprobs[letter])
         if not all(tokens.values()) or any(row[thought] > logprobs[likeliest] for thought in thoughts):
             reason = "the model begins its answers with a thought" if all(tokens.values()) else "a letter is no token"
-            raise OptionError(f"{reason}. Read the answers as texts: `letters=False` (--no-letters).")
+            raise NoAnswersError(f"{reason}. Read the answers as texts: `letters=False` (--no-letters).")
         found.append({"text": likeliest, "letter_logprobs": logprobs})
     return found
 

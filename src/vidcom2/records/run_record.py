@@ -20,6 +20,7 @@ from .jsonl import answered_rows, as_line
 from .whole_files import locked, write_whole
 
 DIFFERENCES_SHOWN = 3
+IMPORTED_FILE = "imported."  # how the flat name of a file begins that `--import` imported
 
 
 def versions_of_answers() -> dict[str, str]:
@@ -49,9 +50,16 @@ def stamps_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, RequestStamp]:
 
 
 class RunOutput:
-    """What holds the answers of a run, with the record of that run. Subclasses say where both are."""
+    """What holds the answers of a run, with the record of that run. Subclasses say where both are.
 
-    name: str  # of the output, for errors
+    Attributes:
+        name: its name, for errors.
+        grows: names of arguments that are dicts whose entries each stand for themselves: a later run may have others,
+            but no entry may change.
+    """
+
+    name: str
+    grows: tuple[str, ...] = ()
 
     def check(self, arguments: Mapping[str, Any]) -> list[str]:
         """Check that a run with these arguments may start or continue here.
@@ -65,9 +73,22 @@ class RunOutput:
         Raises:
             OptionError: if another run's answers are here, or what no run wrote.
         """
+        return self._compared(arguments)[1]
+
+    def claim(self, arguments: Mapping[str, Any], commit: str) -> list[str]:
+        """Do what `check` does, and note that the run starts or continues here, with the code of this commit. Returns
+        the commits of the code that has written here, this one included."""
+        before, commits = self._compared(arguments)
+        grown = {name: {**(before.get(name) or {}), **arguments[name]} for name in self.grows if name in arguments}
+        commits = list(dict.fromkeys([*commits, commit]))
+        self._write_record(json.dumps({"arguments": {**arguments, **grown}, "commits": commits}, indent=2) + "\n")
+        return commits
+
+    def _compared(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """Return the arguments and the commits of the run that wrote here. Raises what `check` raises."""
         text = self._record()
         if text is None:
-            return []
+            return {}, []
         try:
             content = json.loads(text)
             before, commits = dict(content["arguments"]), list(content["commits"])
@@ -76,14 +97,7 @@ class RunOutput:
                 f"the record of {self.name!r} is not what vidcom2 wrote. Name another --output."
             ) from error
         self._check_same(before, arguments)
-        return commits
-
-    def claim(self, arguments: Mapping[str, Any], commit: str) -> list[str]:
-        """Do what `check` does, and note that the run starts or continues here, with the code of this commit. Returns
-        the commits of the code that has written here, this one included."""
-        commits = list(dict.fromkeys([*self.check(arguments), commit]))
-        self._write_record(json.dumps({"arguments": dict(arguments), "commits": commits}, indent=2) + "\n")
-        return commits
+        return before, commits
 
     def check_answers(
         self, answered: Mapping[str, RequestStamp], asked: Iterable[tuple[str, RequestStamp]], what: str = "request"
@@ -112,10 +126,14 @@ class RunOutput:
         return [name for name in answered if name not in seen]
 
     def _check_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        for name in self.grows:
+            entries, others = before.get(name) or {}, now.get(name) or {}
+            before = {**before, name: {key: value for key, value in entries.items() if key in others}}
+            now = {**now, name: {key: value for key, value in others.items() if key in entries}}
         before, now = _flat(before), _flat(now)
         differing = [name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name)]
         if differing:
-            shown = [f"`{name}` was {brief(before.get(name))} and is {brief(now.get(name))}" for name in differing]
+            shown = [_difference(name, before.get(name), now.get(name)) for name in differing]
             more = f", and {len(shown) - DIFFERENCES_SHOWN} more" if len(shown) > DIFFERENCES_SHOWN else ""
             raise OptionError(
                 f"{self.name!r} holds the answers of another run: {', '.join(shown[:DIFFERENCES_SHOWN])}{more}. Name "
@@ -139,9 +157,11 @@ class AnswerFile(RunOutput):
 
     Args:
         path: where the file is, or will be.
+        grows: as in `RunOutput`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, grows: tuple[str, ...] = ()) -> None:
+        self.grows = grows
         self.path, self.name = Path(os.path.realpath(path)), str(path)  # lock and record are beside the file of a link
         self.record = self.path.with_suffix(".run.json")
 
@@ -200,6 +220,18 @@ def locked_output(output: Path) -> Iterator[None]:
             writing = f"another run is writing {str(output)!r}. Wait until it ends, or name another --output."
             stack.enter_context(locked(path, writing, stays=True))
         yield
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """Return how an argument differs from that of the run before, in words. What code is known by says nothing to a
+    reader."""
+    if None not in (before, now):
+        if name.startswith(IMPORTED_FILE):
+            return f"{name.removeprefix(IMPORTED_FILE)!r} has changed since these answers"
+        if name.startswith("candidates.") and name.endswith(".code"):
+            label = name.removeprefix("candidates.").removesuffix(".code")
+            return f"the code of {label!r} has changed since these answers"
+    return f"`{name}` was {brief(before)} and is {brief(now)}"
 
 
 def _flat(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

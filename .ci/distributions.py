@@ -27,7 +27,7 @@ missing = needed - set(names)
 assert not missing and len(names) == len(set(names)), missing
 assert {name.split("/")[0].split("-")[0] for name in names} == {"vidcom2"}, names
 
-pages = {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "pyproject.toml"}
+pages = {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "SKILL.md", "pyproject.toml"}
 assert pages | {"modeling/methods/compression.py", "tests/conftest.py"} <= of_source
 
 # README's links into the repository lead nowhere on a package index.

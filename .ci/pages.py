@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import transformers
+import yaml
 
 from vidcom2.cli.app import COMMANDS
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
@@ -118,7 +119,7 @@ def check_figures() -> None:
 def check_output_of_run() -> None:
     command = [sys.executable, "-m", "vidcom2", "run", "--max-new-tokens", "1", "--json"]
     run = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    blocks = re.findall(r"```text\n(.*?)```", page("README.md"), flags=re.DOTALL)
+    blocks = re.findall(r"```text\n(.*?)```", page("docs/quick_start.md"), flags=re.DOTALL)
     shown = next(block for block in blocks if "prompt tokens" in block)
     for name in ("prompt_tokens", "video_tokens"):
         full, short = run["uncompressed"][name], run["compressed"][name]
@@ -173,6 +174,27 @@ def check_readme_and_changelog() -> None:
         assert f"![{badge} {re.findall(said, page('pyproject.toml'))[0]}+]" in page("README.md"), badge
     (version,) = re.findall(r'^version = "(.+)"$', page("pyproject.toml"), flags=re.MULTILINE)
     assert re.search(r"^## (\S+)", page("CHANGELOG.md"), flags=re.MULTILINE)[1] == version  # type: ignore[index]
+    assert f'version: "{version}"' in page("CITATION.cff").splitlines()
+
+
+def check_issue_forms() -> None:
+    """Each form is one that GitHub shows, and names only files and commands that exist."""
+    for path in sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")):
+        form = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if path.stem == "config":
+            continue
+        assert form.keys() == {"name", "description", "body"}, path
+        asked = [part for part in form["body"] if part["type"] != "markdown"]
+        ids = [part["id"] for part in asked]
+        assert asked and len(set(ids)) == len(ids), path
+        for part in form["body"]:
+            assert part["type"] in {"markdown", "textarea", "input", "dropdown", "checkboxes"}, (path, part)
+            assert part["attributes"].keys() & {"label", "value"}, (path, part)
+            assert ("options" in part["attributes"]) == (part["type"] in {"dropdown", "checkboxes"}), (path, part)
+        text = path.read_text(encoding="utf-8")
+        for named in re.findall(r"(?:docs/)?[\w]+\.md", text):
+            assert (ROOT / named).exists(), (path, named)
+        assert set(re.findall(r"`vidcom2 ([\w-]+)", text)) <= COMMANDS.keys(), path
 
 
 if __name__ == "__main__":

@@ -696,6 +696,30 @@ def test_the_tables_in_the_pages_equal_the_result_files(page: str) -> None:
     assert tables_in(text, "bench") and filled(text, "bench", pages_tables.blocks()) == text
 
 
+def test_what_was_read_from_the_run_on_the_h200_fits_together() -> None:
+    """Its raw files are lost, so only arithmetic can tell a slip: savings follow from pairs, and where LLM generation
+    was not read, from the prefill, the time of a step, and how many tokens were generated."""
+    content = json.loads(pages_tables.H200.read_text())
+    step = content["birth_certificate"]["milliseconds_a_step"] / 1000
+    checked = 0
+    for row in content["rows"]:
+        if row["prefill"] is None:
+            continue
+        before, after = row["prefill"]
+        assert before / after == pytest.approx(row["prefill_times"], rel=0.02)
+        for name, saved in row["saved"].items():
+            if row[name] is not None:
+                assert 1 - row[name][1] / row[name][0] == pytest.approx(saved, abs=0.02), (
+                    row["model"],
+                    name,
+                )  # a median of rounds
+                checked += 1
+        decode = step * (row["new_tokens"] - 1)
+        llm = (after + decode) / (before + decode)
+        assert 1 - llm == pytest.approx(row["saved"]["llm_generation"], abs=0.03), row["model"]
+    assert checked == 3
+
+
 def test_the_savings_in_the_result_files_are_medians_over_their_rounds() -> None:
     """Plain arithmetic checks each file that the pages show."""
     rounds = dict.fromkeys(pages_tables.FILES.values(), 3) | dict.fromkeys(pages_tables.LECTURES.values(), 1)

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import json
 import math
 import re
 import shutil
@@ -12,6 +13,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -319,6 +323,64 @@ def address(toy: Checkpoint) -> Iterator[str]:
     page = build_page(Answerer(toy), 8, NEW)
     yield serve(page, server_name="127.0.0.1", server_port=port)
     page.close()
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clip of a user's, beside a file that is none of the page's business."""
+    clip = tmp_path_factory.mktemp("videos") / "my holiday.mp4"
+    shutil.copy(CLIPS[1].path, clip)
+    clip.with_name("diary.txt").write_text("private")
+    return clip
+
+
+@pytest.fixture(scope="module")
+def address_with_clip(toy: Checkpoint, mine: Path) -> Iterator[str]:
+    from vidcom2.demo.demo_page import build_page
+    from vidcom2.demo.serving import import_gradio, serve
+
+    import_gradio()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    page = build_page(Answerer(toy), 8, NEW, str(mine))
+    yield serve(page, str(mine), server_name="127.0.0.1", server_port=port)
+    page.close()
+
+
+def test_a_clip_of_the_command_is_what_the_page_begins_with_and_all_that_is_served_of_its_folder(
+    address_with_clip: str, mine: Path
+) -> None:
+    config = json.loads(urlopen(f"{address_with_clip}config").read())
+    properties = [each["props"] for each in config["components"]]
+    (video,) = (each for each in properties if each.get("elem_id") == "clip")
+    (question,) = (each for each in properties if each.get("elem_id") == "question")
+    assert video["value"]["orig_name"] == mine.name and not question["value"]
+    buttons = [each["value"] for each in properties if each.get("size") == "sm" and each.get("elem_id") != "upload"]
+    assert [each for each in buttons if each in {mine.name, *(clip.question for clip in CLIPS)}] == [
+        mine.name,
+        *(clip.question for clip in CLIPS),
+    ]
+    files = f"{address_with_clip}gradio_api/file="
+    assert urlopen(files + quote(str(mine))).read() == mine.read_bytes()
+    with pytest.raises(HTTPError, match="403"):
+        urlopen(files + quote(str(mine.with_name("diary.txt"))))
+
+
+@pytest.mark.slow
+def test_one_asks_about_the_clip_of_the_command_and_comes_back_to_it(address_with_clip: str, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(address_with_clip)
+    page.wait_for_selector("#kept figure")
+    assert page.input_value("#question textarea") == ""
+    page.fill("#question textarea", CLIPS[1].question)
+    page.click("#ask")
+    page.wait_for_selector("#conversation .gain")
+    assert CLIPS[1].answer in page.inner_text("#conversation")
+    mine_kept = page.get_attribute("#kept img", "src")
+    for name, asks in ((CLIPS[0].question, CLIPS[0].question), ("my holiday.mp4", "")):
+        page.click(f"button:has-text('{name}')")
+        page.wait_for_function("text => document.querySelector('#question textarea').value == text", arg=asks)
+    page.wait_for_function("kept => document.querySelector('#kept img').src == kept", arg=mine_kept)
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 from test_cli import vidcom2
 
 from vidcom2 import load
@@ -101,21 +103,115 @@ def test_the_python_snippets_run(checkpoints: dict[str, Path], tmp_path: Path, c
             assert " rows of logits, and [" in capsys.readouterr().out
 
 
-def test_the_notebook_runs_with_the_toy(
+def test_the_first_snippet_answers_of_the_toy_what_stands_below_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (toy,) = re.findall(r'`"(toy:\w+)"` says of \[', README)
+    (clip,) = re.findall(r"\[its clip\]\((\S+)\)", README)
+    code = blocks("python")[0]
+    assert len(code.splitlines()) < 15
+    code, models = re.subn(r"Qwen/Qwen3-VL-2B-Instruct", toy, code)
+    code, clips = re.subn(r"clip\.mp4", str(ROOT / clip), code)
+    assert (models, clips) == (1, 2)
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == blocks("text")[0]
+
+
+def test_the_readme_says_of_vcast_what_its_table_shows() -> None:
+    """Ahead of `vidcom2` at a quarter, on both toys."""
+    heads, _, *rows = ([each.strip() for each in line.split("|")[1:-1]] for line in README.splitlines() if "|" in line)
+    assert "ahead of `vidcom2` at a quarter" in README
+    table = {row[0]: row for row in rows}
+    heads = next(row for row in rows if row[0].startswith("right answers"))
+    quarter = [i for i, head in enumerate(heads) if head.endswith("25%")]
+    assert len(quarter) == 2
+    for i in quarter:
+        vcast, vidcom = (float(table[name][i].split("/")[0]) for name in ("V-CAST", "VidCom²"))
+        assert vcast > vidcom, heads[i]
+
+
+@pytest.fixture
+def run_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> Callable[[str], str]:
+    """Runs a notebook as on a machine without a GPU, and returns what it prints."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    cells = json.loads(page("docs/quick_start.ipynb"))["cells"]
-    namespace: dict = {}
-    for cell in cells:
-        if cell["cell_type"] == "code":
-            assert not cell["outputs"]
-            exec(compile("".join(cell["source"]), f"quick_start.ipynb, {cell['id']}", "exec"), namespace)
-    answers = dict(re.findall(r"^(.+?):? +(\d)$", capsys.readouterr().out, flags=re.MULTILINE))
+
+    def run(name: str) -> str:
+        namespace: dict = {}
+        for cell in json.loads(page(name))["cells"]:
+            if cell["cell_type"] == "code":
+                assert not cell["outputs"] and cell["execution_count"] is None
+                exec(compile("".join(cell["source"]), f"{name}, {cell['id']}", "exec"), namespace)
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_notebook_runs_with_the_toy(run_notebook: Callable[[str], str]) -> None:
+    answers = dict(re.findall(r"^(.+?):? +(\d)$", run_notebook("docs/quick_start.ipynb"), flags=re.MULTILINE))
     assert answers.pop("uniform_frames") != "2"
     assert {"all tokens", "a quarter of the tokens", "vidcom2"} <= {name for name in answers if answers[name] == "2"}
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_the_notebook_of_an_own_method_runs_with_the_toy(run_notebook: Callable[[str], str]) -> None:
+    shown = run_notebook("docs/own_method.ipynb")
+    # 98 of 8 × 49 tokens: the first frame, what changed in frame 5 and, since it changed back, in frame 6.
+    (budgets,) = re.findall(r"kept of each frame: (\[.*\])", shown)
+    assert json.loads(budgets)[0] == 49 and sum(json.loads(budgets)[5:7]) == 49
+    right = dict(re.findall(r"^(\w+) +(\d) of 3 right$", shown, flags=re.MULTILINE))
+    assert right.keys() == {"vidcom2", "changed", "random"} and right["vidcom2"] == "3"
+
+
+def test_notebooks_install_only_where_the_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take the newest wheel beside them, and say what to do if there is none."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    commands: list[list[str]] = []
+    monkeypatch.setattr("subprocess.run", lambda command, check: commands.append(command))
+    for name in ("docs/quick_start.ipynb", "docs/own_method.ipynb"):
+        install = next(
+            "".join(cell["source"]) for cell in json.loads(page(name))["cells"] if cell["cell_type"] == "code"
+        )
+        with pytest.raises(SystemExit, match="Upload the wheel"):
+            exec(install, {})
+        (tmp_path / "vidcom2-0.1.0-py3-none-any.whl").touch()
+        exec(install, {})
+        assert commands.pop()[-1] == "vidcom2-0.1.0-py3-none-any.whl" and not commands
+        (tmp_path / "vidcom2-0.1.0-py3-none-any.whl").unlink()
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_the_skill_is_short_and_all_of_it_runs_with_the_toy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(DEMO_VIDEO, tmp_path / "clip.mp4")
+    text = page("SKILL.md")
+    assert len(text.splitlines()) <= 80
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert front.keys() == {"name", "description"} and len(front["description"]) <= 1024
+    namespace: dict = {}
+    ran = 0
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        if language == "python":
+            code, _ = re.subn("Qwen/Qwen3-VL-2B-Instruct", "toy:qwen3_vl", block)
+            exec(compile(code, "SKILL.md", "exec"), namespace)
+            ran += 1
+            continue
+        for command in block.splitlines():
+            code, _, error = vidcom2(*shlex.split(command)[1:])
+            assert code == 0, (command, error)
+            ran += 1
+    assert ran == 8
+    assert "2 50 200\n" in capsys.readouterr().out  # the answer, and how many tokens it took
+    (row,) = map(json.loads, (tmp_path / "answers.jsonl").read_text().splitlines())
+    assert row["answer"] == "2"
+    assert list((tmp_path / "evaluation").iterdir())
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def short() -> str:
     """Make README's table of right answers on both toys, to all questions and to hard ones: the recommended method,
     others, and the two baselines that say which are hard."""
     columns = [(board, ratio) for board in both("hard") for ratio in SHORT_RATIOS]
-    names = [f"{name}, {ratio:.0%} kept" for name in SHORT_TOYS for ratio in SHORT_RATIOS]
+    names = [f"{name}, {ratio:.0%}" for name in SHORT_TOYS for ratio in SHORT_RATIOS]
     lines = [["right answers, %/to hard questions", *names]]
     for method, name in SHORT.items():
         lines.append([name, *(hard_tables.right_of_all_and_hard(*column, method) for column in columns)])

@@ -83,7 +83,10 @@ HELP = {
     "watch": (("output", *SELECTION), ("vidcom2 watch clip.mp4", "vidcom2 chat clip.watched")),
     "count": (("revision", *SELECTION), ("vidcom2 count clip.mp4", "vidcom2 count clip.mp4 --num-frames 128")),
     "explain": (("output", *SELECTION), ("vidcom2 explain clip.mp4", "vidcom2 explain clip.mp4 --compare evs")),
-    "demo": (("port", *SELECTION), ("vidcom2 demo", "vidcom2 demo --model llava-hf/llava-onevision-qwen2-0.5b-ov-hf")),
+    "demo": (
+        ("port", *SELECTION),
+        ("vidcom2 demo clip.mp4", "vidcom2 demo --model llava-hf/llava-onevision-qwen2-0.5b-ov-hf"),
+    ),
     "bench": (
         ("quick", "model_size", "method", "retention_ratio", "num_frames"),
         ("vidcom2 bench --quick", "vidcom2 bench clip.mp4 --model-size qwen2-vl-2b --method vidcom2,random"),

@@ -27,6 +27,7 @@ from ..measuring.bench_tables import ceilings, failures, notes, terminal_tables
 from ..measuring.figures import EAGER, of_setup
 from ..measuring.results import new_file, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
+from ..placement import Placement, check_machine
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, command_line, cpu_name, without_folder
@@ -305,6 +306,7 @@ def bench_command(options: BenchOptions) -> None:
 
 def _measured(given: BenchOptions) -> list[Path]:
     """Measure, and return the result files."""
+    check_machine(given.placement)  # before the methods, whose check imports PyTorch
     options = given.completed()
     model, candidates = options.check()
     if options.output.is_file():

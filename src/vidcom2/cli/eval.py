@@ -11,12 +11,14 @@ import typer
 from rich.markup import escape
 
 from ..asking.candidates import Candidate, candidates_of, changed_settings, others_in_words
-from ..errors import written_to
+from ..errors import OptionError, written_to
 from ..evaluation.accuracy_tables import named, table, unanswered
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
+from ..evaluation.references import reference_labels
+from ..evaluation.which_ratio import MARGIN, enough_in_words
+from ..finding_checkpoints import Resolved, resolve
 from ..judging.questions import Question, checked_questions, read_questions
-from ..loading.finding_checkpoints import Resolved, resolve
-from ..loading.placement import Placement
+from ..placement import Placement, check_machine
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of, check_loaded
 from ..records.provenance import birth_certificate, command_line, commit_of_run, cpu_name, without_folder
@@ -102,6 +104,26 @@ class EvalOptions:
         ),
     ] = None
 
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare with this method too, at the same ratio: `vidcom2` for mine minus vidcom2; or with "
+            "`vidcom2:0.25`, at this ratio.",
+            show_default="all tokens alone",
+        ),
+    ] = None
+    margin: Annotated[
+        float, typer.Option(help="The loss of right answers that you accept, in points.", min=0.0, max=100.0)
+    ] = MARGIN
+    report_only: Annotated[
+        bool,
+        typer.Option(
+            "--report-only",
+            help="Write the report of a finished evaluation anew, with all methods that it has answers of, and without "
+            "a model. --methods and --ratios say nothing then.",
+        ),
+    ] = False
+
     @property
     def folder(self) -> Path:
         return self.output or Path(f"{self.data.stem}-eval")
@@ -110,7 +132,10 @@ class EvalOptions:
         """Check the options and return the model and the candidates. Raises an OptionError or a CheckpointError."""
         model = resolve(self.model, self.placement, self.settings)
         template_arguments(self.chat_template_kwargs)
-        return model, candidates_of(self.methods, self.ratios, settings=self.settings)
+        candidates = candidates_of(self.methods, self.ratios, settings=self.settings)
+        if self.reference is not None:
+            reference_labels(self.reference, candidates)
+        return model, candidates
 
     def arguments(self, model: Resolved, candidates: Sequence[Candidate]) -> dict[str, Any]:
         """Return what the answers depend on, which must be the same when a run is continued."""
@@ -123,7 +148,7 @@ class EvalOptions:
     def command(self, model: Resolved) -> str:
         """Return the command that gives the same answers. The results hold it, with files called by their names."""
         names = {"data": without_folder(self.data), "model": without_folder(str(self.model))}
-        without, commit = ("output", "check_only"), model.source.commit
+        without, commit = ("output", "check_only", "report_only"), model.source.commit
         return command_line(self, "eval", without, imports_in_commands(), commit, **names)
 
 
@@ -145,11 +170,22 @@ def eval_command(options: EvalOptions) -> None:
             check_rows(rows_of_questions(checked_questions(options.data)), QUESTION_KEYS, "questions")
             return
         questions = read_questions(options.data, options.limit)
-        model, candidates = options.check()
-        arguments = options.arguments(model, candidates)
-        announce_demo(options.model)
-        with stoppable(options.folder), locked_folder(options.folder, arguments) as file:
-            rows, results = _evaluated(options, model, questions, candidates, arguments, file)
+        if options.reference is not None and not any(question.answers for question in questions):
+            raise OptionError(
+                f"`--reference` is {options.reference!r}, but no question in {options.data.name} has an `answer`, so "
+                "there are no right answers to compare."
+            )
+        if options.report_only:
+            from ..evaluation.finished import report_again
+
+            rows, results = report_again(options.folder, questions, options.reference, options.margin)
+        else:
+            check_machine(options.placement)  # before the methods, whose check imports PyTorch
+            model, candidates = options.check()
+            arguments = options.arguments(model, candidates)
+            announce_demo(options.model)
+            with stoppable(options.folder), locked_folder(options.folder, arguments) as file:
+                rows, results = _evaluated(options, model, questions, candidates, arguments, file)
     print_table(table(results))
     errors = [row for row in rows if "error" in row]
     if errors:
@@ -161,6 +197,8 @@ def eval_command(options: EvalOptions) -> None:
     for line in unanswered(results):
         print_line(f"[yellow]Caution:[/] {escape(line)}")
     print_line(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
+    if (is_enough := enough_in_words(results, options.margin)) is not None:
+        print_line(escape(is_enough))
     print_verdict(verdict_of_eval(results))
     exit_with([f"{row['id']}: {row['error']}" for row in errors])
 
@@ -215,4 +253,5 @@ def _evaluated(
         config = checkpoint.model.config
         shared = others_in_words(changed_settings(config, config.compression_settings()))
         title = ", ".join([f"{model.name_in_results} on {options.data.name}", *shared])
-        return rows, write_report(options.folder, title, questions, rows, candidates, certificate)
+        chosen = options.reference, options.margin
+        return rows, write_report(options.folder, title, questions, rows, candidates, certificate, *chosen)

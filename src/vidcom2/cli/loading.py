@@ -9,8 +9,8 @@ from rich.panel import Panel
 
 from ..checks import check_given, check_video_file, is_watched, path_of_watched
 from ..errors import OptionError
-from ..loading.finding_checkpoints import Resolved, resolve
-from ..loading.placement import Placement
+from ..finding_checkpoints import Resolved, resolve
+from ..placement import Placement, check_machine
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import identity_of, stamped
 from ..records.jsonl import json_object
@@ -102,8 +102,9 @@ def what_answers_depend_on(options: Any, model: Resolved) -> dict[str, Any]:
 
 
 def import_libraries(placement: Placement) -> None:
-    """Import PyTorch, check the device, and then import Transformers, which takes longest. Raises what `device_of`
-    raises."""
+    """Check the device, import PyTorch, which knows more of it, and then Transformers, which takes longest. Raises what
+    `check_machine` and `device_of` raise."""
+    check_machine(placement)
     with status("Importing PyTorch ..."):
         from ..loading.devices import device_of
     device_of(placement)
@@ -122,6 +123,7 @@ def load_with_video(options: VideoOptions, scale_while_reading: bool = False) ->
     """
     video = options.video
     check_given("video", video, "for the bundled clip")
+    check_machine(options.placement)  # before settings, whose check imports PyTorch where they name a method
     resolved = resolve(options.model, options.placement, options.settings)
     shown = video or str(shown_with(options.model)[0].path)
     check_video_file(shown)
@@ -129,13 +131,13 @@ def load_with_video(options: VideoOptions, scale_while_reading: bool = False) ->
         from ..video.reading import check_video
 
         check_video(video)
+    if not err.is_terminal:  # on one, spinners say so; the imports take longer than loading the toy
+        err.print(f"Loading {options.model or 'the toy'} ...", highlight=False, markup=False, soft_wrap=True)
     import_libraries(options.placement)
     from ..loading.checkpoints import load_resolved
     from ..video.reading import read_video
 
     loaded, size = None, None
-    if not err.is_terminal:  # where a spinner would say so
-        err.print(f"Loading {options.model or 'the toy'} ...", highlight=False, markup=False, soft_wrap=True)
     if scale_while_reading:
         from ..asking.frame_size import size_of_frames
 

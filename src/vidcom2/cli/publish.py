@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..hub_upload.publish_options import PublishOptions
-from ..loading.finding_checkpoints import check_hub_id
+from ..placement import Placement, check_machine
 from ..toys import toy_of
 from .console import err, one_line_errors, out, print_line, status, takes_fields, takes_settings
 
@@ -79,6 +79,7 @@ def verify_command(
     with one_line_errors():
         if "/" not in repo and not Path(repo).exists():
             check_hub_id(repo)
+        check_machine(Placement(device=device))
         with status("Importing PyTorch ..."):
             from ..loading.devices import torch_device
 

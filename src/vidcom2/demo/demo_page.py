@@ -12,7 +12,7 @@ from gradio.data_classes import FileData
 from ..asking.candidates import way_in_words
 from ..configuration.compression_settings import COMPRESSION_METHODS
 from ..errors import OptionError
-from ..toys import TOY, TOYS
+from ..toys import TOY, TOYS, Clip
 from .answerer import Answerer, EncodedClip
 from .controls import chosen_settings, controls_for, is_read
 from .live_page import build_live_page
@@ -46,15 +46,18 @@ NO_CLIP = "There is no clip. Upload one, or choose a sample."
 SHOW_PROBLEM = "() => document.querySelector('.problem')?.scrollIntoView({ behavior: 'smooth', block: 'nearest' })"
 
 
-def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.Blocks:
+def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int, first: str | None = None) -> gr.Blocks:
     """Build the page for a model, without serving it.
 
     Args:
         num_frames, max_new_tokens: the values that the controls begin with.
+        first: the clip that the page begins with, without a question; else the first sample, with its own. It stands
+            before the samples, so that one can come back to it.
     """
     checkpoint = answerer.checkpoint
     toy = next((toy for toy in TOYS.values() if toy.title == checkpoint.name), None)
     clips = (toy or TOY).clips
+    shown = [Clip(Path(first), "", "")] * (first is not None) + clips
     at_first = answerer.settings({})
     controls = controls_for(checkpoint)
 
@@ -71,7 +74,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
         with gr.Row(elem_classes="main-row"):
             with gr.Column(scale=2, min_width=300):
                 video = gr.Video(
-                    value=str(clips[0].path), sources=["upload"], label="Clip", height=260, elem_id="clip", buttons=[]
+                    value=str(shown[0].path), sources=["upload"], label="Clip", height=260, elem_id="clip", buttons=[]
                 )
                 # Gradio's own would convert a file that the browser cannot play.
                 video.postprocess = _as_it_is
@@ -79,11 +82,11 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 upload = gr.UploadButton("Upload a clip", file_types=["video"], size="sm", elem_id="upload")
                 gr.HTML('<p class="samples-label">Or take a sample, which comes with a question:</p>')
                 with gr.Row(elem_classes="samples"):
-                    samples = [gr.Button(clip.question, size="sm", min_width=90) for clip in clips]
+                    samples = [gr.Button(clip.question or clip.path.name, size="sm", min_width=90) for clip in shown]
             with gr.Column(scale=3, min_width=320):
                 conversation = gr.HTML(turns_html(()), elem_id="conversation")
                 question = gr.Textbox(
-                    clips[0].question,
+                    shown[0].question,
                     label="Question",
                     info="Further questions about the same clip continue the conversation.",
                     lines=1,
@@ -242,7 +245,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
         )
         upload.upload(lambda path, text: (path, without_sample(text)), [upload, question], [video, question])
         gr.on([video.upload, video.clear], without_sample, question, question, show_progress="hidden")
-        for button, clip in zip(samples, clips, strict=True):
+        for button, clip in zip(samples, shown, strict=True):
             button.click(
                 lambda path=str(clip.path), text=clip.question: (path, text),
                 None,

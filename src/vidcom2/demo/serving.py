@@ -48,10 +48,11 @@ def import_gradio() -> Any:
     return gradio
 
 
-def serve(page: "gr.Blocks", **address: Any) -> str:
+def serve(page: "gr.Blocks", clip: str | None = None, **address: Any) -> str:
     """Start serving the page, and return at once.
 
     Args:
+        clip: a file outside of the package that the page shows. No other file of its folder is served.
         address: `server_name` and `server_port`. A Space leaves them out, because its environment says them.
 
     Returns:
@@ -81,7 +82,7 @@ def serve(page: "gr.Blocks", **address: Any) -> str:
         footer_links=[],
         enable_monitoring=False,
         max_file_size=MOST_BYTES,
-        allowed_paths=[str(ASSETS)],
+        allowed_paths=[str(ASSETS), *([] if clip is None else [clip])],
         theme=theme,
         css_paths=CSS,
         js=WITHOUT_PLAYERS_ERROR,

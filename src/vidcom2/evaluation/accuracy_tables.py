@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..asking.candidates import method_in_words
+from .references import reference_in_words
+from .which_ratio import MARGIN, enough_in_words
 
 # What a column means, by the heading that it begins with.
 NOTES = {
@@ -19,6 +21,8 @@ NOTES = {
     "from a bootstrap over videos, which keeps the questions about a video together. A gained and a lost video are "
     "added to them, for the changes that so few videos may not have shown. So it is not empty where no answer changed. "
     "With one video there is no interval, since it says nothing about others.",
+    "minus": "`minus` is the accuracy minus that of the named method, at the same ratio unless it has one of its own, "
+    "on the same questions. Its interval is made as that of `difference`.",
 }
 BY_LETTER = "Questions with options are answered by the most probable letter, as the first token."
 RATHER_NOT = (
@@ -44,6 +48,9 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     if results[0]["accuracy"] is not None:
         columns.append(_column(results, "accuracy, %", "accuracy"))
         columns.append(_column(results, "difference, points", "difference", sign="+"))
+        if "reference" in results[0]:
+            minus = f"minus {reference_in_words(results[0]['reference'])}, points"
+            columns.append(_column(results, minus, "over_reference", sign="+"))
     if any(each["of_choice"] for each in results):
         columns.append(_column(results, "no option", "no_option", "of_choice"))
     if any(each["unfinished"] for each in results):
@@ -79,7 +86,7 @@ def _column(
     """
     counts = []
     for each in results:
-        videos = each["difference_videos"] if name == "difference" else 0
+        videos = each[f"{name}_videos"] if sign else 0  # of differences
         of_videos = f", {videos:,} video{'s' * (videos != 1)}" if videos else ""
         counts.append("" if each[name] is None else f" (n = {each[asked or f'{name}_n']:,}{of_videos})")
     alike = {*counts} - {""}
@@ -125,17 +132,22 @@ def cell(result: Mapping[str, Any], name: str, sign: str = "") -> str:
     return f"{100 * value:{sign}.1f}{interval}".replace("-", "−")
 
 
-def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, origin: str) -> str:
+def markdown(
+    title: str, results: Sequence[Mapping[str, Any]], num_errors: int, origin: str, margin: float = MARGIN
+) -> str:
     """Return the tables as a page of Markdown.
 
     Args:
         num_errors: how many questions ended in an error and are not in the results.
         origin: what was measured, where and when.
+        margin: the loss of right answers that is accepted, in points.
     """
     whole = results[0]
     asked = f"{whole['questions']:,} questions about {whole['agreement_videos']:,} videos; {num_errors:,} errors."
     by_kind = [[as_text(cell) for cell in row] for row in table_by_kind(results)]
-    parts = [f"# {as_text(title)}", f"{asked} {origin}", pipes(table(results)), notes(results)]
+    is_enough = enough_in_words(results, margin)
+    parts = [f"# {as_text(title)}", f"{asked} {origin}", pipes(table(results))]
+    parts += [*([] if is_enough is None else [as_text(is_enough)]), notes(results)]
     parts += ["By kind, in per cent:", pipes(by_kind)] if by_kind else []
     refused = [f"{named(each)}: {each['refused']}" for each in results if "refused" in each]
     for what, lines in (("Cautions:", unanswered(results)), ("Refused:", refused)):

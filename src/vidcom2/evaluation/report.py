@@ -17,6 +17,8 @@ from ..records.whole_files import write_whole
 from .accuracy_plot import draw_results
 from .accuracy_tables import markdown, notes, table
 from .folder import PLOT, RESULTS, TABLE
+from .references import reference_labels
+from .which_ratio import MARGIN, enough
 
 NORMAL_97_5 = 1.959963984540054  # the quantile of the normal distribution for 95 % intervals
 RESAMPLES = 4000
@@ -65,12 +67,16 @@ def paired_interval(differences: Sequence[int], videos: Sequence[Any]) -> tuple[
 
 
 def summary(
-    questions: Sequence[Question], rows: Sequence[Mapping[str, Any]], candidates: Sequence[Candidate]
+    questions: Sequence[Question],
+    rows: Sequence[Mapping[str, Any]],
+    candidates: Sequence[Candidate],
+    reference: str | None = None,
 ) -> list[dict[str, Any]]:
     """Sum up the answers in a row for each candidate that `evaluate` compares. Questions with an error are left out.
 
     Args:
         rows: what `evaluate` returns, one row for each of `questions`.
+        reference: a candidate or a method that all others are compared with too, as `reference_labels` explains.
 
     Returns:
         Rows with `method`, `retention_ratio` and the call's `settings`; `questions`, how many it answered, and
@@ -79,8 +85,10 @@ def summary(
         `letter_share`, the mean probability that letters had where they were the answers; `no_option`, how many of the
         `of_choice` other answers to multiple choice questions name no option, or several; `unfinished`, how many of the
         `of_open` answers to other questions end within the model's thoughts; and `by_kind`, the shares for each kind of
-        question. A missing figure is None: accuracy where no right answer is known, and all figures of a candidate that
-        refuses all questions. `refused` says how many it refuses, and why.
+        question. With a reference they have `reference`, its name, and `over_reference`, the accuracy minus the
+        reference's on the same questions, with the same. A missing figure is None: accuracy where no right answer is
+        known, `over_reference` of the reference itself, and all figures of a candidate that refuses all questions.
+        `refused` says how many it refuses, and why.
     """
     answered = [
         (question, video_place(question.video), row["answers"])
@@ -89,10 +97,14 @@ def summary(
     ]
     kinds = dict.fromkeys(question.kind for question, *_ in answered if question.kind is not None)
     compared = compared_candidates(candidates)
+    references = {} if reference is None else reference_labels(reference, candidates)
     found = []
     for candidate in compared:
-        labels = candidate.label, compared[0].label
-        every = [_Answer(question, video, *map(answers.__getitem__, labels)) for question, video, answers in answered]
+        labels = candidate.label, compared[0].label, references.get(candidate.label, candidate.label)
+        every = [
+            _Answer(question, video, *(answers.get(label, {}) for label in labels))
+            for question, video, answers in answered
+        ]
         refused = [each.answer["refused"] for each in every if "refused" in each.answer]
         given = [each for each in every if "refused" not in each.answer]
         result: dict[str, Any] = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
@@ -105,7 +117,10 @@ def summary(
         result |= {"no_option": sum(of_choice), "of_choice": len(of_choice)}
         of_open = [is_unfinished(each.answer["text"]) for each in texts if not each.question.choices]
         result |= {"unfinished": sum(of_open), "of_open": len(of_open)}
-        result |= _difference([] if candidate is compared[0] else given)
+        result |= _paired("difference", given, [] if candidate is compared[0] else [each.whole for each in given])
+        if reference is not None:
+            others = [] if labels[2] in (candidate.label, None) else [each.reference for each in given]
+            result |= {"reference": reference} | _paired("over_reference", given, others)
         result["by_kind"] = {kind: _shares([each for each in given if each.question.kind == kind]) for kind in kinds}
         if refused:
             result["refused"] = f"{len(refused)} of {len(every)} questions, the first: {refused[0]}"
@@ -114,21 +129,23 @@ def summary(
 
 
 class _Answer(NamedTuple):
-    """A candidate's answer to a question about a video, beside that with all tokens."""
+    """A candidate's answer to a question about a video, beside that with all tokens and that of the reference."""
 
     question: Question
     video: str
     answer: Mapping[str, Any]
     whole: Mapping[str, Any]
+    reference: Mapping[str, Any]
 
 
-def _difference(given: Sequence[_Answer]) -> dict[str, float | None]:
-    """Return by how much a candidate's accuracy differs from that with all tokens, from the same questions."""
-    known = [each for each in given if None not in (each.answer.get("correct"), each.whole.get("correct"))]
-    differences = [int(each.answer["correct"]) - int(each.whole["correct"]) for each in known]
-    low, high = paired_interval(differences, [each.video for each in known]) or (None, None)
-    found = {"difference": _mean(differences), "difference_low": low, "difference_high": high}
-    return found | {"difference_n": len(known), "difference_videos": len({each.video for each in known})}
+def _paired(name: str, given: Sequence[_Answer], others: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return by how much a candidate's accuracy differs from that of other answers to the same questions."""
+    pairs = zip(given, others) if others else ()
+    known = [(each, other) for each, other in pairs if None not in (each.answer.get("correct"), other.get("correct"))]
+    differences = [int(each.answer["correct"]) - int(other["correct"]) for each, other in known]
+    low, high = paired_interval(differences, [each.video for each, _ in known]) or (None, None)
+    found = {name: _mean(differences), f"{name}_low": low, f"{name}_high": high}
+    return found | {f"{name}_n": len(known), f"{name}_videos": len({each.video for each, _ in known})}
 
 
 def _shares(given: Sequence[_Answer]) -> dict[str, Any]:
@@ -159,12 +176,16 @@ def write_report(
     rows: Sequence[Mapping[str, Any]],
     candidates: Sequence[Candidate],
     certificate: Mapping[str, Any],
+    reference: str | None = None,
+    margin: float = MARGIN,
 ) -> list[dict[str, Any]]:
     """Write results.json, which `vidcom2 publish --results` takes, results.md and results.png to a folder.
 
     Args:
         rows: what `evaluate` returns.
         certificate: what `birth_certificate` returns, including the `device`.
+        reference: as in `summary`.
+        margin: the loss of right answers that is accepted, in points.
 
     Returns:
         The rows of the table, which are those of `summary`. In results.json they are `figures`.
@@ -175,18 +196,18 @@ def write_report(
     errors = [row["error"] for row in rows if "error" in row]
     if len(errors) == len(rows):
         raise OptionError(f"none of the {len(rows)} questions could be answered. The first: {errors[0]}")
-    results = summary(questions, rows, candidates)
+    results = summary(questions, rows, candidates, reference)
     headings, *cells = table(results)
     shown = [
         dict(zip(headings, row, strict=True)) | {"figures": each} for row, each in zip(cells, results, strict=True)
     ]
     content = {"title": title, "birth_certificate": certificate, "errors": len(errors), "rows": shown}
-    content["notes"] = notes(results)
+    content |= {"notes": notes(results), "margin_points": margin, "enough": enough(results, margin)}
     write_whole(folder / RESULTS, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     origin = (
         f"{certificate['model']} on {certificate['device']}, {certificate['date'][:10]}; torch {certificate['torch']}, "
         f"transformers {certificate['transformers']}, vidcom2 {certificate['vidcom2_commit']}."
     )
-    write_whole(folder / TABLE, markdown(title, results, len(errors), origin))
-    draw_results(results, title, folder / PLOT)
+    write_whole(folder / TABLE, markdown(title, results, len(errors), origin, margin))
+    draw_results(results, title, folder / PLOT, margin)
     return results

@@ -2,8 +2,7 @@
 
 import torch
 
-from ..errors import OptionError
-from .placement import DEVICE, Placement
+from .placement import DEVICE, Placement, no_device
 
 
 def device_of(placement: Placement) -> torch.device | None:
@@ -37,7 +36,5 @@ def torch_device(name: str, option: str = "device") -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, ModuleNotFoundError) as error:
         reason = str(error).splitlines()[0]
-        raise OptionError(
-            f"`{option}` is {name!r}, but this machine has no such device ({reason}). Try cpu."
-        ) from error
+        raise no_device(name, option, reason) from error
     return device

@@ -3,9 +3,12 @@
 Nothing here imports PyTorch, so that names are checked before anything slow starts. `devices.py` looks for the device.
 """
 
+import ctypes
 import re
+import sys
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ..checks import check_given
@@ -16,6 +19,7 @@ ATTENTION = ("sdpa", "eager", "flash_attention_2")
 PREPARED_ON = ("auto", "cpu")
 CACHES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized")  # those of `generate`
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+DRIVERS = {"linux": "libcuda.so.1", "win32": "nvcuda.dll"}  # what a PyTorch that was built for CUDA loads
 DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")  # devices that Transformers' models run on
 NO_GPU = "`attn_implementation` is 'flash_attention_2', but FlashAttention2 needs a GPU. Try sdpa."
 
@@ -150,6 +154,45 @@ class Placement:
             accepted = ", ".join(DEVICE_MAPS)
             raise OptionError(f"`device_map` is {device_map!r}, but must be a device or one of {accepted}.")
         check_accelerate(device_map)
+
+
+def no_device(name: str, option: str, reason: str) -> OptionError:
+    """Return the error for a device that this machine does not have."""
+    return OptionError(f"`{option}` is {name!r}, but this machine has no such device ({reason}). Try cpu.")
+
+
+def check_machine(placement: Placement) -> None:
+    """Refuse a device for which this machine lacks the system or the driver, in a moment. `devices.py` looks for the
+    device itself, for which it imports PyTorch.
+
+    Raises:
+        OptionError: if the device cannot be there.
+    """
+    for option in ("device", "device_map"):
+        name = getattr(placement, option)
+        kind = str(name).partition(":")[0]
+        if kind == "mps" and sys.platform != "darwin":
+            raise no_device(name, option, "it is Apple's")
+        if kind == "cuda" and (reason := _why_no_cuda()):
+            raise no_device(name, option, reason)
+
+
+def _why_no_cuda() -> str | None:
+    """Return why PyTorch cannot find an NVIDIA GPU here; None where only PyTorch can tell."""
+    found = find_spec("torch")
+    version = Path(found.origin).with_name("version.py") if found is not None and found.origin else None
+    if version is None or not version.is_file():
+        return None
+    # What it was built for: a version or None. Builds for AMD, of which `hip` has the version, name devices cuda too.
+    built = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *(\S+)", version.read_text(), flags=re.MULTILINE))
+    if built.get("hip") == "None" == built.get("cuda"):
+        return "PyTorch is built without CUDA"
+    if built.get("cuda", "None") != "None" and sys.platform in DRIVERS:
+        try:
+            ctypes.CDLL(DRIVERS[sys.platform])
+        except OSError:
+            return "NVIDIA's driver is not installed"
+    return None
 
 
 def unknown_dtype(dtype: object) -> OptionError:

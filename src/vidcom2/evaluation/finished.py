@@ -1,0 +1,60 @@
+"""The report of a finished evaluation, written anew without a model: with another reference, or another margin."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..asking.candidates import Candidate
+from ..errors import OptionError
+from ..judging.questions import Question
+from ..records.jsonl import answered_rows
+from ..records.run_record import AnswerFile, stamp_of
+from .folder import ANSWERS, GROWS, RESULTS
+from .report import write_report
+
+
+def report_again(
+    folder: Path, questions: Sequence[Question], reference: str | None, margin: float
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Write results.json, results.md and results.png of the answers in a folder.
+
+    Candidates that have not answered every question, of a run that was stopped, are left out.
+
+    Returns:
+        The rows of the answers, and those of the table.
+
+    Raises:
+        OptionError: if the folder has no finished evaluation, or one of other questions.
+    """
+    file = AnswerFile(folder / ANSWERS, GROWS)
+    try:
+        before = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+        title, certificate = before["title"], before["birth_certificate"]
+        asked = dict(json.loads(file.record.read_text(encoding="utf-8"))["arguments"]["candidates"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise OptionError(
+            f"{str(folder)!r} has no finished evaluation of `vidcom2 eval` ({type(error).__name__}: {error}). Leave "
+            "--report-only out, to answer the questions."
+        ) from error
+    stamps = ((question.id, stamp_of(question.given, question.video)) for question in questions)
+    file.check_answers(file.answered(), stamps, "question")
+    of_id = answered_rows(file.path)
+    rows = [of_id.get(question.id) or _unanswered(question) for question in questions]
+    answers = [row["answers"] for row in rows if "answers" in row]
+    candidates = [
+        _candidate(label, overrides)
+        for label, overrides in asked.items()
+        if overrides["retention_ratio"] < 1 and all(label in each for each in answers)
+    ]
+    return rows, write_report(folder, title, questions, rows, candidates, certificate, reference, margin)
+
+
+def _unanswered(question: Question) -> dict[str, Any]:
+    return {"id": question.id, "given": question.given, "error": "it was not answered. Leave --report-only out."}
+
+
+def _candidate(label: str, overrides: dict[str, Any]) -> Candidate:
+    ratio = overrides["retention_ratio"]
+    settings = {name: value for name, value in overrides.items() if name not in ("retention_ratio", "code")}
+    return Candidate(label.removesuffix(f" {ratio:g}"), ratio, settings)

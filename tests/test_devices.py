@@ -17,7 +17,7 @@ from torch import Tensor
 from vidcom2 import compress, placement
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.errors import OptionError
-from vidcom2.placement import Placement, check_machine
+from vidcom2.loading.placement import Placement, check_machine
 
 # The method keeps the same tokens whatever their values, so rounding alone tells two answers apart.
 SETTINGS = {"retention_ratio": RETENTION_RATIO, "compression_method": "random"}

@@ -21,13 +21,12 @@ from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NA
 from ..errors import OptionError, option_name, written_to
 from ..families.table import FAMILIES, Family
 from ..loading.finding_checkpoints import Resolved, resolve
-from ..loading.placement import Placement
+from ..loading.placement import Placement, check_machine
 from ..measuring.asking_again import table_of_asking_again
 from ..measuring.bench_tables import ceilings, failures, notes, terminal_tables
 from ..measuring.figures import EAGER, of_setup
 from ..measuring.results import new_file, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
-from ..placement import Placement, check_machine
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, command_line, cpu_name, without_folder

@@ -10,8 +10,8 @@ from rich.markup import escape
 from ..checks import check_given, check_video_file, is_watched, local_path
 from ..demo.serving import check_address, check_gradio, import_gradio, serve
 from ..errors import OptionError
-from ..finding_checkpoints import resolve
-from ..placement import Placement, check_machine
+from ..loading.finding_checkpoints import resolve
+from ..loading.placement import Placement, check_machine
 from ..presets import NUM_FRAMES
 from ..toys import shown_with
 from .console import one_line_errors, print_line, progress_of, status, takes_fields, takes_placement, takes_settings

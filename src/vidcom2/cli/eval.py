@@ -16,9 +16,9 @@ from ..evaluation.accuracy_tables import named, table, unanswered
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
 from ..evaluation.references import reference_labels
 from ..evaluation.which_ratio import MARGIN, enough_in_words
-from ..finding_checkpoints import Resolved, resolve
 from ..judging.questions import Question, checked_questions, read_questions
-from ..placement import Placement, check_machine
+from ..loading.finding_checkpoints import Resolved, resolve
+from ..loading.placement import Placement, check_machine
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import certificate_of, check_loaded
 from ..records.provenance import birth_certificate, command_line, commit_of_run, cpu_name, without_folder

@@ -9,8 +9,8 @@ from rich.panel import Panel
 
 from ..checks import check_given, check_video_file, is_watched, path_of_watched
 from ..errors import OptionError
-from ..finding_checkpoints import Resolved, resolve
-from ..placement import Placement, check_machine
+from ..loading.finding_checkpoints import Resolved, resolve
+from ..loading.placement import Placement, check_machine
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import identity_of, stamped
 from ..records.jsonl import json_object

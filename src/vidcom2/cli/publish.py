@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..hub_upload.publish_options import PublishOptions
-from ..placement import Placement, check_machine
+from ..loading.finding_checkpoints import check_hub_id
+from ..loading.placement import Placement, check_machine
 from ..toys import toy_of
 from .console import err, one_line_errors, out, print_line, status, takes_fields, takes_settings
 

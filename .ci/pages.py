@@ -73,6 +73,7 @@ def made_from_code() -> dict[str, str]:
     return {
         "refusals": _table(("asked for", "instead"), _by_reason((row.asked, row.instead) for row in sum(TABLES, ()))),
         "families": _table(("Transformers", "with `skip_repeated`", "without it"), needs),
+        "frames": _table(("families", "a scored frame is"), _by_reason((each.name, each.frame) for each in families)),
         "vllm": _table(("refused", "because"), _by_reason(refused)),
         "repo": _table(("file", "what it is for"), ((f"`{name}`", purpose(text)) for name, text in code.items())),
     }
@@ -86,7 +87,7 @@ def with_tables(text: str) -> str:
 
 
 def check_tables_from_code() -> None:
-    for name in ("docs/limits.md", "docs/serving.md", "docs/hub_repos.md"):
+    for name in ("docs/families.md", "docs/limits.md", "docs/serving.md", "docs/hub_repos.md"):
         text = page(name)
         assert "<!-- code: " in text and with_tables(text) == text, f"{name}: run python .ci/pages.py --write"
 
@@ -101,11 +102,6 @@ def check_families_methods_and_settings() -> None:
         if name == "Nemotron 3 Omni":  # whose class is called otherwise
             parent = "NemotronH_Omni_Reasoning_V3"
         assert name == "LLaVA-Video" or hasattr(transformers, parent), parent
-    scored = rows("docs/families.md", "What is scored together")
-    assert [name for name, _ in scored] == list(of_name)
-    for name, frame in scored:
-        same = of_name.get(frame.removeprefix("as "))
-        assert (frame.split(";")[0] if same is None else same.frame) == of_name[name].frame, name
     methods = [f'`"{name}"`' for name in COMPRESSION_METHODS]
     listed = [row[0] for row in rows("docs/methods.md", "At a glance")]
     assert sorted(listed) == sorted([*methods, "yours"])

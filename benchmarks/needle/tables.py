@@ -362,6 +362,17 @@ def streams(toy: str, usual: bool) -> str:
     return pipes([lines[0][2:], *lines[1:]] if usual else lines)
 
 
+def streams_of_both() -> str:
+    """Make the table memory × toy and time that is asked about, with right answers alone, of all but the busiest."""
+    lines = [["memory", *(f"{name.split()[0]}, {when}" for name in SHORT_TOYS for when in STREAM_TIMES)]]
+    of_toys = [json.loads((RESULTS / toy / "streams.json").read_text())["rows"] for toy in (TOY.name, QWEN)]
+    for rows in zip(*([row for row in of_toy if row["kind"] == "usual"] for of_toy in of_toys), strict=True):
+        assert len({row["memory"] for row in rows}) == 1
+        shown = (percent(row[when]["accuracy"]) for row in rows for when in STREAM_TIMES)
+        lines.append([rows[0]["memory"], *shown])
+    return pipes(lines)
+
+
 def _computed_of(found: dict[str, Any]) -> list[dict[str, list[float]]]:
     return [of_rate["computed"] for of_rate in found["rates"].values()]
 
@@ -421,6 +432,7 @@ def blocks() -> dict[str, str]:
         "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(boards[1]),
         "streams": lambda: streams(TOY.name, usual=True),
         "streams-qwen3-vl": lambda: streams(QWEN, usual=True),
+        "streams-both": streams_of_both,
         "streams-all": lambda: streams(TOY.name, usual=False),
         "streams-all-qwen3-vl": lambda: streams(QWEN, usual=False),
         "costs": lambda: costs(json.loads(COSTS.read_text())),

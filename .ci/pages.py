@@ -20,7 +20,6 @@ import transformers
 from vidcom2.cli.app import COMMANDS
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from vidcom2.families import FAMILIES, PROCESSORS, Family
-from vidcom2.hub_upload.model_card import purpose
 from vidcom2.modeling.encoding.vision_skip_repeated import GROUPED_TOWERS
 from vidcom2.modeling.prompt.refusals import TABLES
 from vidcom2.shipping.shipped_code import code_of
@@ -69,13 +68,11 @@ def made_from_code() -> dict[str, str]:
         for since in sorted({family.since for family in families})
     ]
     refused = ((family.name, REASONS[name]) for family in families if (name := family.class_names[1]) in REASONS)
-    code = code_of(FAMILIES["qwen2_vl"].model_class)
     return {
         "refusals": _table(("asked for", "instead"), _by_reason((row.asked, row.instead) for row in sum(TABLES, ()))),
         "families": _table(("Transformers", "with `skip_repeated`", "without it"), needs),
         "frames": _table(("families", "a scored frame is"), _by_reason((each.name, each.frame) for each in families)),
         "vllm": _table(("refused", "because"), _by_reason(refused)),
-        "repo": _table(("file", "what it is for"), ((f"`{name}`", purpose(text)) for name, text in code.items())),
     }
 
 
@@ -87,7 +84,7 @@ def with_tables(text: str) -> str:
 
 
 def check_tables_from_code() -> None:
-    for name in ("docs/families.md", "docs/limits.md", "docs/serving.md", "docs/hub_repos.md"):
+    for name in ("docs/families.md", "docs/limits.md", "docs/serving.md"):
         text = page(name)
         assert "<!-- code: " in text and with_tables(text) == text, f"{name}: run python .ci/pages.py --write"
 

@@ -1,4 +1,8 @@
-"""Check that README and the docs say what the code and the result files say: `python .ci/pages.py`."""
+"""Check that README and the docs say what the code and the result files say: `python .ci/pages.py`.
+
+`python .ci/pages.py --write` first writes the tables that follow from code, between `<!-- code: NAME -->` and
+`<!-- end -->`. The tables of figures come from `benchmarks/bench_tables.py` and `benchmarks/needle/tables.py`.
+"""
 
 import ast
 import itertools
@@ -7,6 +11,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -15,9 +20,11 @@ import yaml
 
 from vidcom2.cli.app import COMMANDS
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
-from vidcom2.families.table import FAMILIES, PROCESSORS
-from vidcom2.hub_upload.model_card import purpose
+from vidcom2.families import FAMILIES, PROCESSORS, Family
+from vidcom2.modeling.encoding.vision_skip_repeated import GROUPED_TOWERS
+from vidcom2.modeling.prompt.refusals import TABLES
 from vidcom2.shipping.shipped_code import code_of
+from vidcom2.vllm_plugin.compat import REASONS
 
 ROOT = Path(__file__).parents[1]
 MADE_FOR_EACH_CLASS = {"forward", "get_video_features", "of_parent"}  # made by `__init_subclass__`
@@ -35,6 +42,52 @@ def rows(name: str, heading: str) -> list[list[str]]:
     lines = itertools.dropwhile(lambda line: not line.startswith("|"), section.splitlines())
     table = itertools.takewhile(lambda line: line.startswith("|"), lines)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table][2:]
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, *rows)).replace("\n", f"\n|{'---|' * len(heads)}\n", 1)
+
+
+def _by_reason(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    """Join the names that have the same reason."""
+    names: dict[str, list[str]] = {}
+    for name, reason in pairs:
+        names.setdefault(reason, []).append(name)
+    return ((", ".join(joined), reason) for reason, joined in names.items())
+
+
+def _skips(family: Family) -> bool:
+    return getattr(family.config_class().vision_config, "model_type", None) in GROUPED_TOWERS
+
+
+def made_from_code() -> dict[str, str]:
+    """Return name -> table for all blocks that follow from code."""
+    families = FAMILIES.values()
+    skipping, others = ([each for each in families if _skips(each) == is_so] for is_so in (True, False))
+    needs = [
+        (since, *(", ".join(each.name for each in of if each.since == since) for of in (skipping, others)))
+        for since in sorted({family.since for family in families})
+    ]
+    refused = ((family.name, REASONS[name]) for family in families if (name := family.class_names[1]) in REASONS)
+    return {
+        "refusals": _table(("asked for", "instead"), _by_reason((row.asked, row.instead) for row in sum(TABLES, ()))),
+        "families": _table(("Transformers", "with `skip_repeated`", "without it"), needs),
+        "frames": _table(("families", "a scored frame is"), _by_reason((each.name, each.frame) for each in families)),
+        "vllm": _table(("refused", "because"), _by_reason(refused)),
+    }
+
+
+def with_tables(text: str) -> str:
+    """Return a page with the tables that follow from code."""
+    made = made_from_code()
+    block = re.compile(r"(<!-- code: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return block.sub(lambda found: f"{found[1]}{made[found[2]]}\n{found[3]}", text)
+
+
+def check_tables_from_code() -> None:
+    for name in ("docs/families.md", "docs/limits.md", "docs/serving.md"):
+        text = page(name)
+        assert "<!-- code: " in text and with_tables(text) == text, f"{name}: run python .ci/pages.py --write"
 
 
 def check_families_methods_and_settings() -> None:
@@ -84,8 +137,8 @@ def check_hooks() -> None:
 
 
 def check_example_of_a_row() -> None:
-    shown = re.findall(r"```python\n(.+?)```", page("docs/add_a_family.md"), flags=re.DOTALL)[0].strip()
-    assert f"{textwrap.indent(shown, ' ' * 8)},\n" in page("src/vidcom2/families/table.py")
+    shown = re.findall(r"```python\n(Family.+?)\n```", page("docs/add_a_family.md"), flags=re.DOTALL)[0]
+    assert f"{textwrap.indent(shown, ' ' * 8)},\n" in page("src/vidcom2/families.py")
 
 
 def check_repos() -> None:
@@ -93,9 +146,6 @@ def check_repos() -> None:
         code = code_of(FAMILIES[model_type].model_class)
         found = len(code), sum(len(content.splitlines()) for content in code.values())
         assert found[0] <= files and found[1] <= lines, (model_type, found)
-    listed = page("docs/hub_repos.md").partition("<!-- repo: qwen2_vl -->\n")[2].partition("<!-- end -->")[0]
-    code = code_of(FAMILIES["qwen2_vl"].model_class)
-    assert listed.splitlines()[2:] == [f"| `{name}` | {purpose(content)} |" for name, content in code.items()]
     for path in (path for room in ("modeling", "configuration") for path in (ROOT / room).rglob("*.py")):
         text = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
         is_said = len(re.findall(r"[.:](?= |$)", text)) >= 2 or path.stem == "__init__"
@@ -198,6 +248,9 @@ def check_issue_forms() -> None:
 
 
 if __name__ == "__main__":
+    if "--write" in sys.argv:
+        for path in (ROOT / "docs").glob("*.md"):
+            path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
     for name, check in list(globals().items()):
         if name.startswith("check_"):
             check()

@@ -6,7 +6,7 @@ Each table stands between `<!-- bench: NAME -->` and `<!-- end -->`.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,14 @@ LECTURES: dict[str, Path] = {  # size of a model -> its answers about `python -m
     "LLaVA-OneVision-0.5B": ROOT / "benchmarks" / "results" / "bench_lecture_llava_onevision_0_5b.json",
     "Qwen3-VL-2B": ROOT / "benchmarks" / "results" / "bench_lecture_qwen3_vl_2b.json",
 }
+SHOWN = (
+    "llava_onevision",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "glm4v",
+    "internvl",
+)  # the others are with the results
 WAYS = {
     "anew": "by `ask`, each anew",
     "features": "from the features of a watched video",
@@ -205,9 +213,9 @@ def asked() -> dict[str, Any]:
     return json.loads((ROOT / "benchmarks" / "results" / "device_counts.json").read_text())
 
 
-def asked_by_stage() -> str:
-    """Make the table of what a GPU is asked in each stage: stock class → ours, kernels and waits."""
-    families = asked()["families"]
+def asked_by_stage(names: Sequence[str] | None = None) -> str:
+    """Make the table of what a GPU is asked by these families, or all: kernels and waits, stock class → ours."""
+    families = {name: counts for name, counts in asked()["families"].items() if names is None or name in names}
     stages = [stage for stage in next(iter(families.values()))["ours"] if stage != "selection"]
     lines = [["", *stages]]
     for name, counts in families.items():
@@ -246,6 +254,7 @@ def blocks() -> dict[str, str]:
     made["answers"] = answers()
     made["watched"] = watched()
     made["asked-by-stage"] = asked_by_stage()
+    made["asked-by-stage-short"] = asked_by_stage(SHOWN)
     made["asked-by-method"] = asked_by_method()
     made["lectures"] = lectures(LECTURES)
     return made

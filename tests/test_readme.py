@@ -83,7 +83,7 @@ def test_the_python_snippets_run(checkpoints: dict[str, Path], tmp_path: Path, c
             by_hand += [namespace] * (text == BY_HAND)
             assert capsys.readouterr().out, (text, i)
     assert (
-        len(by_hand) == 3 + FAMILIES["qwen2_5_omni_thinker"].runs_here
+        len(by_hand) == 2 + FAMILIES["qwen2_5_omni_thinker"].runs_here
         and by_hand[0]["model"].config.retention_ratio == 0.25
     )
     for text in DOCS:

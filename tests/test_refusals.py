@@ -15,7 +15,7 @@ from vidcom2.modeling.prompt.refusals import TABLES
 def test_the_docs_show_every_refusal() -> None:
     lines = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8").splitlines()
     for refusal in (refusal for table in TABLES for refusal in table):
-        shown = [line for line in lines if line.startswith(f"| {refusal.asked} |")]
+        shown = [line for line in lines if line.startswith("| ") and refusal.asked in line]
         assert len(shown) == 1 and shown[0].endswith(f"| {refusal.instead} |"), refusal.asked
 
 

@@ -40,7 +40,7 @@ COSTS = RESULTS.parent / "compress_cpu.json"
 COST_DTYPE = "bfloat16"  # that of released models
 PUBLISHED_RATIOS = (0.25, 0.15, 0.1)  # of `published.json`, which has more
 COST_SIZES = ("llava-onevision-7b", "qwen3-vl-8b")
-OF_DOCS = ("live", "methods", "needle", "leaderboard")
+OF_DOCS = ("live", "needle", "leaderboard")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in OF_DOCS), "benchmarks/results/needle/README.md")
 HEADLINE_RATIOS = (0.25, 0.15)
 FRAME_COUNTS = (8, 16, 32, 64)  # of `frames.json`, which needle.md describes
@@ -362,6 +362,17 @@ def streams(toy: str, usual: bool) -> str:
     return pipes([lines[0][2:], *lines[1:]] if usual else lines)
 
 
+def streams_of_both() -> str:
+    """Make the table memory × toy and time that is asked about, with right answers alone, of all but the busiest."""
+    lines = [["memory", *(f"{name.split()[0]}, {when}" for name in SHORT_TOYS for when in STREAM_TIMES)]]
+    of_toys = [json.loads((RESULTS / toy / "streams.json").read_text())["rows"] for toy in (TOY.name, QWEN)]
+    for rows in zip(*([row for row in of_toy if row["kind"] == "usual"] for of_toy in of_toys), strict=True):
+        assert len({row["memory"] for row in rows}) == 1
+        shown = (percent(row[when]["accuracy"]) for row in rows for when in STREAM_TIMES)
+        lines.append([rows[0]["memory"], *shown])
+    return pipes(lines)
+
+
 def _computed_of(found: dict[str, Any]) -> list[dict[str, list[float]]]:
     return [of_rate["computed"] for of_rate in found["rates"].values()]
 
@@ -421,6 +432,7 @@ def blocks() -> dict[str, str]:
         "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(boards[1]),
         "streams": lambda: streams(TOY.name, usual=True),
         "streams-qwen3-vl": lambda: streams(QWEN, usual=True),
+        "streams-both": streams_of_both,
         "streams-all": lambda: streams(TOY.name, usual=False),
         "streams-all-qwen3-vl": lambda: streams(QWEN, usual=False),
         "costs": lambda: costs(json.loads(COSTS.read_text())),

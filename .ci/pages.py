@@ -20,7 +20,7 @@ import yaml
 
 from vidcom2.cli.app import COMMANDS
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
-from vidcom2.families import FAMILIES, PROCESSORS, Family
+from vidcom2.families.table import FAMILIES, PROCESSORS, Family
 from vidcom2.modeling.encoding.vision_skip_repeated import GROUPED_TOWERS
 from vidcom2.modeling.prompt.refusals import TABLES
 from vidcom2.shipping.shipped_code import code_of
@@ -72,7 +72,10 @@ def made_from_code() -> dict[str, str]:
     return {
         "refusals": _table(("asked for", "instead"), _by_reason((row.asked, row.instead) for row in sum(TABLES, ()))),
         "families": _table(("Transformers", "with `skip_repeated`", "without it"), needs),
-        "frames": _table(("families", "a scored frame is"), _by_reason((each.name, each.frame) for each in families)),
+        "frames": _table(
+            ("families", "a scored frame is"),
+            _by_reason((each.name, "; ".join(filter(None, (each.frame, each.what_stays)))) for each in families),
+        ),
         "vllm": _table(("refused", "because"), _by_reason(refused)),
     }
 
@@ -93,7 +96,7 @@ def check_tables_from_code() -> None:
 def check_families_methods_and_settings() -> None:
     of_name = {family.name: family for family in FAMILIES.values()}
     for name, family in of_name.items():  # the classes are called as README says; Transformers has no LLaVA-Video
-        parent = f"{family.classes.removeprefix('VidCom2')}ForConditionalGeneration"
+        parent = f"{family.stock_model}ForConditionalGeneration"
         if name == "Nemotron 3 Omni":  # whose class is called otherwise
             parent = "NemotronH_Omni_Reasoning_V3"
         assert name == "LLaVA-Video" or hasattr(transformers, parent), parent
@@ -138,7 +141,7 @@ def check_hooks() -> None:
 
 def check_example_of_a_row() -> None:
     shown = re.findall(r"```python\n(Family.+?)\n```", page("docs/add_a_family.md"), flags=re.DOTALL)[0]
-    assert f"{textwrap.indent(shown, ' ' * 8)},\n" in page("src/vidcom2/families.py")
+    assert f"{textwrap.indent(shown, ' ' * 8)},\n" in page("src/vidcom2/families/table.py")
 
 
 def check_repos() -> None:

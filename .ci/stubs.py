@@ -1,5 +1,6 @@
 """Writes what follows from the rows of `table.py`: what type checkers read of the families whose modules are written
-from them (`families/classes.pyi`, and names in `__init__.pyi`), and the lists of families in README and the docs.
+from them (`families/classes.pyi`, and names in `__init__.pyi`), and the list of families in README. The
+tables of the docs are written by `pages.py`.
 
     python .ci/stubs.py
 """
@@ -10,8 +11,7 @@ import sys
 from pathlib import Path
 
 from vidcom2.families.sources import written_families
-from vidcom2.families.table import FAMILIES, LINEAR_ATTENTION, Family
-from vidcom2.vllm_plugin.served import SERVED
+from vidcom2.families.table import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "vidcom2"
@@ -66,28 +66,13 @@ def pages() -> dict[Path, str]:
     families = list(FAMILIES.values())
     listed = [f"- {each.name}: {each.checkpoints or f'type `{each.model_type}`'}" for each in families]
     folded = [f"<details><summary>{len(families) - SHOWN} more</summary>", "", *listed[SHOWN:], "", "</details>"]
-    scored = [f"| {each.name} | {'; '.join(filter(None, (each.frame, each.what_stays)))} |" for each in families]
-    in_order = [each for each in written_families() if LINEAR_ATTENTION in each.mixins and each.model_type != "qwen3_5"]
-    not_served = [each for each in families if each.class_names[1] not in SERVED]
-    limits = [
-        f"- Masks, batches and caches as in [Qwen3.5](#qwen35), since layers read tokens in order: {_names(in_order)}.",
-        f"- No class in vLLM's plugin: {_names(not_served)}.",
-    ]
-    blocks = {
-        "README.md": [*listed[:SHOWN], "", *folded],
-        "docs/families.md": ["| family | a scored frame is |", "|---|---|", *scored],
-        "docs/limits.md": limits,
-    }
+    blocks = {"README.md": [*listed[:SHOWN], "", *folded]}
     made = {}
     for name, lines in blocks.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         before, mark, rest = text.partition("<!-- families -->\n")
         made[ROOT / name] = before + mark + "\n".join(lines) + "\n<!-- end -->" + rest.partition("<!-- end -->")[2]
     return made
-
-
-def _names(families: list[Family]) -> str:
-    return ", ".join(each.name for each in families)
 
 
 def ruff(path: Path, text: str) -> str:

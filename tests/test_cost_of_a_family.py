@@ -18,6 +18,7 @@ TABLE, TESTED = "src/vidcom2/families/table.py", "tests/models.py"  # the only f
 PLAIN = [family for family in FAMILIES.values() if isinstance(family.tiny, Tiny)]
 SAMPLE = FAMILIES["glmga"]  # Nothing beside its rows names it, so a tree without these is one that lacks the family.
 MOST_LINES = 25
+PAGES = ("docs/families.md", "docs/limits.md", "docs/serving.md")
 
 
 def rows_of(name: str, processors: tuple[str, ...], root: Path = ROOT) -> Iterator[tuple[str, range]]:
@@ -68,6 +69,7 @@ def test_two_rows_add_a_family_to_the_tree(tmp_path: Path) -> None:
         (tmp_path / path).write_text("".join(text), encoding="utf-8")
     assert rows.keys() == {TABLE, TESTED}
     run(".ci/stubs.py")
+    run(".ci/pages.py", "--write")
     names = (SAMPLE.model_type, SAMPLE.name, SAMPLE.stock)
     for path in (path for path in tmp_path.rglob("*") if path.suffix in (".py", ".pyi", ".md") and path.is_file()):
         if path.name != Path(__file__).name:
@@ -80,7 +82,8 @@ def test_two_rows_add_a_family_to_the_tree(tmp_path: Path) -> None:
         (tmp_path / path).write_text("".join(whole), encoding="utf-8")
     assert added <= MOST_LINES
     run(".ci/stubs.py")
-    for path in ("src/vidcom2/__init__.pyi", "src/vidcom2/families/classes.pyi", "README.md", "docs/families.md"):
+    run(".ci/pages.py", "--write")
+    for path in ("src/vidcom2/__init__.pyi", "src/vidcom2/families/classes.pyi", "README.md", *PAGES):
         assert (tmp_path / path).read_bytes() == (ROOT / path).read_bytes(), path
     of_all = "tests/test_short_prompts.py"
     said = run("-m", "pytest", "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", of_all, "-k", SAMPLE.model_type)

@@ -6,7 +6,7 @@ Each table stands between `<!-- bench: NAME -->` and `<!-- end -->`.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 

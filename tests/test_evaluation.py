@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +28,7 @@ from vidcom2.asking.candidates import Candidate, candidates_of, compared_candida
 from vidcom2.asking.generation import Batch
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.bulk import many_in_transformers
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.errors import BUG, OptionError
 from vidcom2.evaluation.accuracy_plot import draw_results
 from vidcom2.evaluation.accuracy_tables import markdown, table, unanswered
@@ -678,7 +680,7 @@ def test_a_run_is_continued_only_if_nothing_that_answers_depend_on_has_changed(
     check_refused("`num_frames` was 6 and is 4", [*arguments, "--num-frames", 4])
     check_refused("`settings.compression_rounding` was 'exact' and is None", arguments[:-2])
     module.write_text("kept = 2\n")
-    check_refused(f"'{module.name}' has changed since these answers")
+    assert vidcom2(*arguments)[0] == 0  # it holds no method
     module.write_text("kept = 1\n")
     clip.write_bytes((data.parent / "1.mp4").read_bytes())
     check_refused("has the answer about another video of question '1'")
@@ -787,6 +789,47 @@ def test_a_further_method_is_asked_alone_and_compared_with_the_answers_of_before
     assert evaluate(checkpoint, questions, first, file, **given) == rows and not chosen
 
 
+def test_what_cannot_be_read_when_a_method_is_added_is_an_error_and_no_refusal_of_the_method(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    file, given = tmp_path / "a", {"num_frames": 8, "max_new_tokens": 2}
+    clips = [write_clip(tmp_path / f"{i}.mp4", np.arange(6) / 5) for i in range(2)]
+    questions = asked(*map(str, clips), "none.mp4")
+    before = evaluate(checkpoint, questions, candidates_of("random", "0.5"), file, **given)
+    assert [each.get("error", "")[:8] for each in before] == ["", "", "there is"]
+    content = clips[1].read_bytes()
+    clips[1].unlink()
+    both = candidates_of("random,vidcom2", "0.5")
+    rows = evaluate(checkpoint, questions, both, file, **given)
+    assert [each.get("error", "")[:8] for each in rows] == ["", "there is", "there is"]
+    assert [row["id"] for row in read_lines(file)].count("2") == 1  # the row of an error stays, as without a method
+    clips[1].write_bytes(content)
+    os.utime(clips[1], ns=(0, 0))
+    with pytest.raises(OptionError, match="another video of question '1'"):
+        evaluate(checkpoint, questions, both, file, **given)
+
+
+def test_a_video_that_changes_while_a_method_is_added_ends_the_run(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "0.mp4", np.arange(6) / 5)
+    questions, file = asked(str(clip)), tmp_path / "a"
+    evaluate(checkpoint, questions, candidates_of("random", "0.5"), file, num_frames=4, max_new_tokens=2)
+
+    def changes(*_: Any) -> None:
+        os.utime(clip, ns=(0, 0))
+
+    with pytest.raises(OptionError, match="the video of question '0' has changed"):
+        evaluate(
+            checkpoint,
+            questions,
+            candidates_of("vidcom2", "0.5"),
+            file,
+            num_frames=4,
+            max_new_tokens=2,
+            progress=changes,
+        )
+
+
+@pytest.mark.usefixtures("methods_restored")
 def test_the_command_adds_a_method_of_a_further_file(folder: Path, data: Path, tmp_path: Path) -> None:
     """Results hold what was asked last. The answers of before stay in the file."""
     module = tmp_path / f"methods_{tmp_path.name}.py"
@@ -809,8 +852,19 @@ def mine(video):
     assert shown == [ALL, "mine", "mine", "random", "random"]
     module.write_text(module.read_text().replace("[..., 0]", "[..., 1]"))
     code, _, error = vidcom2("--import", module, *command(folder, path, output, "--methods", "mine"))
-    assert code == 2 and f"'{module.name}' has changed since these answers" in error
+    assert code == 2 and f"{module.name}', which 'mine 0.5' is in, has changed since these answers" in error
     assert vidcom2(*command(folder, path, output, "--methods", "random"))[0] == 0
+    other = module.with_name(f"other_{module.name}")
+    other.write_text(module.read_text())
+    del COMPRESSION_METHODS["mine"]  # in another process, there is only one
+    code, _, error = vidcom2("--import", other, *command(folder, path, output, "--methods", "mine"))
+    assert code == 2 and "holds the answers of another run" in error
+    other.write_text(other.read_text().replace('"mine"', '"wrong"').replace("return ", "return mine."))
+    code, _, error = vidcom2("--import", other, *command(folder, path, output, "--methods", "wrong"))
+    assert code == 3, error
+    other.write_text(other.read_text().replace("return mine.", "return "))  # it has no answers that could be old
+    code, _, error = vidcom2("--import", other, *command(folder, path, output, "--methods", "wrong"))
+    assert code == 0, error
 
 
 def test_a_record_without_answers_keeps_no_other_run_out(tmp_path: Path) -> None:

@@ -235,6 +235,57 @@ def test_requests_that_do_not_fit_beside_others_wait_until_these_are_answered(
     assert {name: each.answer for name, each in found.items()} == expected
 
 
+def test_what_has_no_room_beside_others_is_asked_again_when_these_are_answered(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer needs the room of two videos, and memory has that of four. A copy to the device fails once."""
+    requests = [{"video": f"{i} 4", "prompt": "What?"} for i in range(8)]
+    expected = {name: each.answer for name, each in answers(checkpoint, requests).items()}
+    compress, held = many_in_transformers.keep_tokens, list[weakref.ref[Any]]()
+    generate, copied = checkpoint.model.generate, []
+
+    def compressing(*given: Any) -> Any:
+        features = compress(*given)
+        held.append(weakref.ref(features))
+        return features
+
+    def generating(*args: Any, **kwargs: Any) -> Any:
+        if sum(each() is not None for each in held) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried.\nMore.")
+        return generate(*args, **kwargs)
+
+    class Copied(many_in_transformers.BatchFeature):
+        def to(self, *args: Any, **kwargs: Any) -> Any:
+            if "pixel_values_videos" in self and len(copied) < 3:
+                copied.append(1)
+                if len(copied) == 3:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried.\nMore.")
+            return super().to(*args, **kwargs)
+
+    monkeypatch.setattr(many_in_transformers, "keep_tokens", compressing)
+    monkeypatch.setattr(many_in_transformers, "BatchFeature", Copied)
+    monkeypatch.setattr(checkpoint.model, "generate", generating)
+    found = answers(checkpoint, requests, batch_size=1)
+    assert {name: each.answer for name, each in found.items()} == expected and len(copied) == 3
+
+
+def test_what_refuses_a_video_is_asked_once(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
+    def refuses(*_: Any) -> Any:
+        tries.append(1)
+        raise ValueError("the tower refuses it.")
+
+    monkeypatch.setattr(many_in_transformers, "run_tower", refuses)
+    found = answers(checkpoint, asked(*["0 4"] * 5))
+    assert {each.error for each in found.values()} == {"the tower refuses it."} and len(tries) == 1
+    assert all(each.refused and "refused" not in each.row for each in found.values())
+    prepare = many_in_transformers.prepare_video
+    monkeypatch.setattr(many_in_transformers, "prepare_video", lambda *given, **more: refuses())
+    found = answers(checkpoint, asked(*["0 4"] * 5))
+    assert len(tries) == 2 and not any(each.refused for each in found.values()) and prepare is not None
+
+
 def test_a_batch_has_prompts_of_similar_length_and_is_halved_if_it_does_not_fit(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

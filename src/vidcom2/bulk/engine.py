@@ -19,8 +19,6 @@ from ..video.reading import Video, read_video
 from .background import Background
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest
 
-MOST_PROMPTS_OF_A_VIDEO = 256  # how many are prepared together
-
 
 class Stopped(BaseException):
     """Raised in a thread that reads a video which is no longer needed. It is no error of that video."""
@@ -33,13 +31,13 @@ class Prepared:
     Attributes:
         prompts: what the engine takes for each request that can be asked.
         video: what it takes for their video, if that is not part of the prompts.
-        written: how the video stands in a prompt, for an engine that prepares it once.
+        written: how the video stands in a prompt, for an engine that prepares it once; or the error of that.
         watched: the video, if it was watched before and is not encoded again.
     """
 
     prompts: list[Any] = field(default_factory=list)
     video: dict[str, Any] = field(default_factory=dict)
-    written: PreparedVideo | None = None
+    written: PreparedVideo | ValueError | None = None
     watched: Watched | None = None
     lost_frames: int = 0
     refused: list[AnsweredRequest] = field(default_factory=list)
@@ -51,7 +49,12 @@ class Engine(ABC):
 
     Args:
         ahead: how many videos may be in work, or wait for the model.
+
+    Attributes:
+        most_of_a_video: how many requests about a video are prepared together.
     """
+
+    most_of_a_video = 256
 
     def __init__(self, processor: Any, how: HowToAnswer, ahead: int) -> None:
         check_template_arguments(processor, how.chat_template_kwargs)
@@ -74,8 +77,10 @@ class Engine(ABC):
                 raise Stopped
 
         size = size_of_frames(self.processor) if self.how.scale_while_reading else None
-        with Background(prepare, consecutive(iter(requests)), self.how.workers, self.ahead) as background:
-            yield from self._answered(background.take)
+        with Background(
+            prepare, consecutive(iter(requests), self.most_of_a_video), self.how.workers, self.ahead
+        ) as background:
+            yield from self._answered(background.take, prepare)
 
     def rows(self, requests: Sequence[VideoRequest]) -> Generator[dict[str, Any], None, None]:
         """Yield the rows of the answers, with `video_file`, the `video_stamp` of the video before it was read."""
@@ -129,19 +134,26 @@ class Engine(ABC):
         """Return what the engine takes for a request of this group. Raises a ValueError on one that it refuses."""
 
     @abstractmethod
-    def _answered(self, take: Callable[..., Prepared | None]) -> Iterator[AnsweredRequest]:
-        """Answer what `Background.take` hands out, until nothing is left."""
+    def _answered(
+        self, take: Callable[..., Prepared | None], prepare: Callable[[Sequence[VideoRequest]], Prepared]
+    ) -> Iterator[AnsweredRequest]:
+        """Answer what `Background.take` hands out, until nothing is left.
+
+        Args:
+            prepare: reads and prepares requests about one video, as the threads did, to ask them again.
+        """
 
     def close(self) -> None:  # noqa: B027  (most engines have nothing to end)
         """End what runs beside this process."""
 
 
-def consecutive(requests: Iterator[VideoRequest]) -> Iterator[list[VideoRequest]]:
-    """Group consecutive requests about the same video. A request with a problem makes a group of its own."""
+def consecutive(requests: Iterator[VideoRequest], most: int) -> Iterator[list[VideoRequest]]:
+    """Group consecutive requests about the same video, so many at most. A request with a problem makes a group of its
+    own."""
 
     def video(request: VideoRequest) -> tuple[Any, ...]:
         return (id(request),) if request.problem else (request.video, request.num_frames, request.fps, request.times)
 
     for _, same in groupby(requests, key=video):
-        while group := list(islice(same, MOST_PROMPTS_OF_A_VIDEO)):
+        while group := list(islice(same, most)):
             yield group

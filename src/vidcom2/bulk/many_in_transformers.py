@@ -5,8 +5,9 @@ import math
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from ..asking.prompting import padded, texts_of, video_arguments
 from ..asking.watched import Watched, check_kept, load_watched_file
 from ..asking.watched_file import read_header
 from ..asking.watched_model import encoder_identity
+from ..checks import is_watched
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import is_out_of_memory
 from ..loading.checkpoints import Checkpoint
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
 HELD_BATCHES = 4
+Made = TypeVar("Made")
 
 
 class SeenVideo:
@@ -43,25 +46,49 @@ class SeenVideo:
     """
 
     def __init__(self, model: "VidCom2GenerationMixin", inputs: Mapping[str, Any]) -> None:
-        self.model, self._inputs = model, BatchFeature(dict(inputs)).to(model.device)
-        self._encoded = dict[str, EncodedVideos]()
-        self._compressed = dict[str, VidCom2VideoFeatures]()
+        self.model, self._inputs = model, inputs
+        self._encoded = dict[str, EncodedVideos | _Failure]()
+        self._compressed = dict[str, VidCom2VideoFeatures | _Failure]()
+
+    @cached_property
+    def _on_device(self) -> BatchFeature:
+        return BatchFeature(dict(self._inputs)).to(self.model.device)
 
     def encoded(self, settings: CompressionSettings) -> EncodedVideos:
         """Return the video as the vision tower sees it with these settings. Raises a ValueError if the model refuses
         it."""
         key = str(settings.vision_settings())
-        if key not in self._encoded:
-            self._encoded[key] = run_tower(self.model, self._inputs, settings)
-        return self._encoded[key]
+        return _once(self._encoded, key, lambda: run_tower(self.model, self._on_device, settings))
 
     def compressed(self, settings: CompressionSettings) -> VidCom2VideoFeatures:
         """Return the features that stay. Raises a ValueError if the model refuses the video, or the method the
         settings."""
         key = str(settings.as_dict())
-        if key not in self._compressed:
-            self._compressed[key] = keep_tokens(self.model, self.encoded(settings), settings)
-        return self._compressed[key]
+        return _once(self._compressed, key, lambda: keep_tokens(self.model, self.encoded(settings), settings))
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why something is not made. The exception itself would hold the failed call's tensors."""
+
+    kind: type[Exception]
+    reason: str
+
+
+def _once(found: dict[str, Made | _Failure], key: str, make: Callable[[], Made]) -> Made:
+    """Return what is made once, or raise once more that it is refused or does not fit into memory."""
+    if key not in found:
+        try:
+            found[key] = make()
+        except Exception as error:
+            is_full = is_out_of_memory(error)
+            if not (is_full or isinstance(error, ValueError)):
+                raise
+            found[key] = _Failure(MemoryError if is_full else ValueError, str(error))
+    made = found[key]
+    if isinstance(made, _Failure):
+        raise made.kind(made.reason)
+    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +156,12 @@ class TransformersEngine(Engine):
         self.fitting = math.inf  # most tokens of a batch, with padding and answers; lowered when a batch does not fit
         self._of_thread = threading.local()
         self._encoder: Mapping[str, Any] | None = None
+        self._again: list[VideoRequest] = []
+
+    def check(self, request: VideoRequest) -> None:
+        super().check(request)
+        if not is_watched(request.video):  # `prompt` compares its own settings
+            self.settings_of(request)
 
     def watched(self, path: Path) -> Watched:
         header = read_header(path)
@@ -146,11 +179,17 @@ class TransformersEngine(Engine):
             check_kept(video.settings, request.settings)
             group.written, group.watched = video.prepared, video
         elif group.written is None:
-            group.written, inputs = prepare_video(processor, video, device=device_of_frames(self.checkpoint))
+            try:
+                group.written, inputs = prepare_video(processor, video, device=device_of_frames(self.checkpoint))
+            except ValueError as error:
+                group.written = error
+                raise
             # A video that waits for its turn takes no memory of the model's.
             group.video = video_arguments(self.model, inputs.to("cpu"))
             # This halves the memory for a model in half precision. Other inputs must not be rounded.
             group.video["pixel_values_videos"] = group.video["pixel_values_videos"].to(self.model.dtype)
+        if isinstance(group.written, ValueError):
+            raise group.written
         return request, group.written.prompt(processor, request.prompt, template_arguments)
 
     def _processor_of_thread(self) -> Any:
@@ -158,27 +197,43 @@ class TransformersEngine(Engine):
             self._of_thread.processor = copy.deepcopy(self.processor)
         return self._of_thread.processor
 
-    def _answered(self, take: Callable[..., Prepared | None]) -> Iterator[AnsweredRequest]:
+    def _answered(
+        self, take: Callable[..., Prepared | None], prepare: Callable[[Sequence[VideoRequest]], Prepared]
+    ) -> Iterator[AnsweredRequest]:
         held: list[EncodedRequest] = []
         while True:
             # With a full batch at hand the model does not wait for more, but takes what is ready, which may fit better.
             waits = self.in_order or len(held) < self.how.batch_size
             group = take(waits, in_order=self.in_order) if len(held) < self.held_requests else None
             if group is not None:
-                yield from group.refused
-                while group.prompts:
-                    for encoded in self.encoded(group, gives_up=not held):
-                        if isinstance(encoded, AnsweredRequest):
-                            yield encoded
-                        else:
-                            held.append(encoded)
-                    if group.prompts:
-                        yield from self.answered(self.taken(held))  # which frees memory
+                yield from self._held(group, held)
+                del group
                 if len(held) < self.held_requests:
                     continue
             if not held:
                 return
-            yield from self.answered(self.taken(held))
+            yield from self.answered(self.taken(held), held)
+            if self._again:  # those that had no room beside what was held
+                while held:
+                    yield from self.answered(self.taken(held), held)
+                again, self._again = self._again, []
+                for request in again:
+                    yield from self._held(prepare([request]), held)
+                    while held:
+                        yield from self.answered(self.taken(held), held)
+
+    def _held(self, group: Prepared, held: list[EncodedRequest]) -> Iterator[AnsweredRequest]:
+        """Add the requests of a group to those that are held. If memory runs out meanwhile, answer some of these."""
+        yield from group.refused
+        while group.prompts:
+            for encoded in self.encoded(group, gives_up=not held):
+                if isinstance(encoded, AnsweredRequest):
+                    yield encoded
+                else:
+                    held.append(encoded)
+            if group.prompts:
+                self.held_requests = max(1, len(held))
+                yield from self.answered(self.taken(held), held)  # which frees memory
 
     def encoded(self, group: Prepared, gives_up: bool) -> list[EncodedRequest | AnsweredRequest]:
         """Encode the video of a group, and compress it for each request, of which the refused ones are answered by
@@ -198,7 +253,7 @@ class TransformersEngine(Engine):
                 alone = gives_up and all(isinstance(each, AnsweredRequest) for each in found)
                 if is_out_of_memory(error) and not alone:
                     return found
-                encoded = AnsweredRequest.without(request, error)
+                encoded = AnsweredRequest.without(request, error, of_model=True)
             found.append(encoded)
             del group.prompts[0]
         return found
@@ -254,23 +309,29 @@ class TransformersEngine(Engine):
             held.remove(each)
         return batch
 
-    def answered(self, batch: Sequence[EncodedRequest]) -> Iterator[AnsweredRequest]:
-        """Answer a batch, in halves if it does not fit into memory or one of its prompts raises anything else."""
-        failed = None
+    def answered(self, batch: Sequence[EncodedRequest], held: Sequence[EncodedRequest]) -> Iterator[AnsweredRequest]:
+        """Answer a batch, in halves if it does not fit into memory or one of its prompts raises anything else. What
+        does not fit alone, beside others that are held, will be asked again when none is."""
+        failed, is_full = None, False
         try:
             answers = self.generated(batch)
         except Exception as error:
-            answers, failed = [], AnsweredRequest.without(batch[0].request, error)
-            if is_out_of_memory(error) and len(batch) > 1:
+            answers, failed = [], AnsweredRequest.without(batch[0].request, error, of_model=True)
+            is_full = is_out_of_memory(error)
+            if is_full and len(batch) > 1:
                 self.fitting = len(batch) * max(each.most_tokens for each in batch) / 2
         # This is outside the handler, because the exception holds the failed call's tensors.
         if failed is None:
             yield from answers
-        elif len(batch) == 1:
-            yield failed
+        elif len(batch) > 1:
+            first, second = batch[: len(batch) // 2], batch[len(batch) // 2 :]
+            yield from self.answered(first, [*second, *held])
+            yield from self.answered(second, held)
+        elif is_full and held:
+            self.held_requests = max(1, self.held_requests // 2)
+            self._again.append(batch[0].request)
         else:
-            yield from self.answered(batch[: len(batch) // 2])
-            yield from self.answered(batch[len(batch) // 2 :])
+            yield failed
 
     def generated(self, batch: Sequence[EncodedRequest]) -> list[AnsweredRequest]:
         """Answer requests in one call of `generate`."""

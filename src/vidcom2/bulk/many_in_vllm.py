@@ -133,7 +133,7 @@ class VllmEngine(Engine):
         asked |= {"mm_processor_kwargs": request.settings} if request.settings else {}
         return _Prompt(request, asked, video.frames.shape, video.lost)
 
-    def _answered(self, take: Callable[..., Prepared | None]) -> Iterator[AnsweredRequest]:
+    def _answered(self, take: Callable[..., Prepared | None], prepare: Any) -> Iterator[AnsweredRequest]:
         while True:
             while len(self._asked) < self.how.batch_size:
                 group = take(not self._asked)

@@ -101,26 +101,30 @@ class AnsweredRequest:
     Attributes:
         answer: the text; None after an error.
         error: why there is no answer, in one line; None if there is one.
-        refused: whether the request itself is at fault, so that asking it again would end so again.
         prompt_tokens, video_tokens, full_prompt_tokens, full_video_tokens, new_tokens: as in `Answer`.
         lost_frames: how many frames of the file could not be decoded.
+        refused: whether the model or the method refused the request. Asking it again would end so again.
     """
 
     request: VideoRequest
     answer: str | None = None
     error: str | None = None
-    refused: bool = False
     prompt_tokens: int | None = None
     video_tokens: int | None = None
     full_prompt_tokens: int | None = None
     full_video_tokens: int | None = None
     new_tokens: int | None = None
     lost_frames: int | None = None
+    refused: bool = False
 
     @classmethod
-    def without(cls, request: VideoRequest, error: Exception) -> AnsweredRequest:
-        """Return a request that this error leaves without an answer. Raises the error itself where `reason_of` does."""
-        return cls(request, error=reason_of(error), refused=isinstance(error, ValueError))
+    def without(cls, request: VideoRequest, error: Exception, of_model: bool = False) -> AnsweredRequest:
+        """Return a request that this error leaves without an answer. Raises the error itself where `reason_of` does.
+
+        Args:
+            of_model: whether the model or the method raised it, and not what read and prepared the video.
+        """
+        return cls(request, error=reason_of(error), refused=of_model and isinstance(error, ValueError))
 
     @property
     def row(self) -> dict[str, Any]:

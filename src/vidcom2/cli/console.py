@@ -8,7 +8,7 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +30,7 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from ..checks import import_methods
-from ..configuration.compression_settings import CompressionSettings
+from ..configuration.compression_settings import TABLES, CompressionSettings
 from ..errors import BUG, OptionError, is_out_of_memory, memory_reason, option_name, transformers_problem
 from ..families.table import FAMILIES
 from ..loading.placement import Placement
@@ -58,6 +58,7 @@ HELP_ALL = "vidcom2.help_all"  # marks the context of a command whose help shows
 HYPHEN = "\0"  # stands for a hyphen while lines are broken, which happens at hyphens too
 LEFT = ("", "method")  # columns of tables that hold names
 _imported: dict[str, Path] = {}
+_registered_by: dict[tuple[str, str], str] = {}  # (setting, method) -> the module, also of earlier commands
 _imported_modules: list[str] = []
 _typed: dict[str, str] = {}  # the options that the user typed, by the names of their parameters
 
@@ -224,9 +225,14 @@ def import_for_command(modules: Sequence[str]) -> None:
     """Import the modules that `--import` names, for the command that runs."""
     with one_line_errors():
         for module in modules:
+            before = {(setting, name): row for setting, table in TABLES.items() for name, row in table.rows.items()}
             import_methods(module)
             _imported_modules.append(module)
             _imported.update(module_files(module))
+            for setting, table in TABLES.items():
+                for name, row in table.rows.items():
+                    if before.get((setting, name)) is not row:
+                        _registered_by[setting, name] = module
 
 
 def forget_imports() -> None:
@@ -237,7 +243,18 @@ def forget_imports() -> None:
 
 def imported_files() -> dict[str, str]:
     """Return the fingerprints of the files that `--import` imported for the command that runs, by their names."""
-    return {name: digest({name: path}) for name, path in sorted(_imported.items())}
+    return _digests(_imported)
+
+
+def files_of_methods() -> dict[tuple[str, str], dict[str, str]]:
+    """Return (setting, method) -> the fingerprints of the files of the module that registered it, by their names, for
+    the modules that `--import` imported for the command that runs."""
+    digests = {module: _digests(module_files(module)) for module in _imported_modules}
+    return {method: digests[module] for method, module in _registered_by.items() if module in digests}
+
+
+def _digests(files: Mapping[str, Path]) -> dict[str, str]:
+    return {name: digest({name: path}) for name, path in sorted(files.items())}
 
 
 def imported_modules() -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from ..asking.candidates import Candidate, candidates_of, changed_settings, others_in_words
 from ..errors import OptionError, written_to
 from ..evaluation.accuracy_tables import named, table, unanswered
-from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
+from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, described, locked_folder
 from ..evaluation.references import reference_labels
 from ..evaluation.which_ratio import MARGIN, enough_in_words
 from ..judging.questions import Question, checked_questions, read_questions
@@ -26,6 +26,7 @@ from ..records.run_record import AnswerFile
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
     exit_with,
+    files_of_methods,
     imports_in_commands,
     one_line_errors,
     print_line,
@@ -139,9 +140,11 @@ class EvalOptions:
 
     def arguments(self, model: Resolved, candidates: Sequence[Candidate]) -> dict[str, Any]:
         """Return what the answers depend on, which must be the same when a run is continued."""
-        return what_answers_depend_on(self, model) | {
+        of_run = what_answers_depend_on(self, model)
+        del of_run["imported"]  # each candidate says which files its methods are in
+        return of_run | {
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
-            "candidates": {each.label: each.overrides for each in candidates},
+            "candidates": {each.label: described(each, self.settings, files_of_methods()) for each in candidates},
             "letters": "unless the model thinks aloud" if self.letters is None else self.letters,
         }
 

@@ -12,7 +12,7 @@ from ..asking.generation import Batch, EncodedVideos
 from ..asking.prepared_video import VideoPrompt
 from ..asking.thoughts import BEGINS_THOUGHT, ENDS_THOUGHT, begun_thought
 from ..asking.watched import Watched
-from ..bulk.engine import Prepared
+from ..bulk.engine import Engine, Prepared
 from ..bulk.many_in_transformers import EncodedRequest, SeenVideo, TransformersEngine
 from ..bulk.requests import AnsweredRequest, HowToAnswer, VideoRequest
 from ..configuration.compression_settings import CompressionSettings
@@ -61,11 +61,15 @@ class CandidatesEngine(TransformersEngine):
     whose prompts are of similar length.
 
     Args:
-        num_candidates: how many there are, "all tokens" included.
+        num_candidates: with how many a question is asked.
     """
 
     def __init__(self, checkpoint: Checkpoint, how: HowToAnswer, num_candidates: int) -> None:
         super().__init__(checkpoint, how, held_requests=num_candidates * how.batch_size, in_order=True)
+        self.most_of_a_video *= num_candidates
+
+    def check(self, request: VideoRequest) -> None:
+        Engine.check(self, request)  # settings that a candidate cannot have are its refusal, once the video was read
 
     def watched(self, path: Path) -> Watched:
         raise OptionError(

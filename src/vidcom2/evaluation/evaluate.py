@@ -17,17 +17,16 @@ from ..asking.candidates import AllTokens, Candidate, compared_candidates
 from ..asking.prompting import thinks_aloud
 from ..asking.watched_model import model_identity, processor_identity
 from ..bulk.requests import AnsweredRequest, HowToAnswer
-from ..configuration.compression_settings import TABLES
 from ..errors import OptionError
 from ..judging.questions import Question
 from ..loading.checkpoints import Checkpoint
 from ..presets import NUM_FRAMES
-from ..records.fingerprints import code_digest, video_stamp
+from ..records.fingerprints import code_digest, video_changed, video_stamp
 from ..records.provenance import commit
 from ..records.run_record import AnswerFile, stamp_of, versions_of_answers
 from ..video.reading import Progress, Video, read_video
 from .candidates_engine import CandidateAnswer, CandidateRequest, CandidatesEngine
-from .folder import GROWS
+from .folder import GROWS, described
 
 
 @torch.no_grad()
@@ -84,7 +83,6 @@ def evaluate(
         scale_while_reading=False,
         chat_template_kwargs=chat_template_kwargs or {},
     )
-    engine = CandidatesEngine(checkpoint, how, len(compared))
     of_template, own = dict(chat_template_kwargs or {}), [each.label for each in candidates if each.answer is not None]
     if own and letters:
         raise OptionError(f"`letters` is True, but {own[0]!r} answers by itself, in texts. Leave `letters` out.")
@@ -98,20 +96,22 @@ def evaluate(
         asked = ((question.id, stamp_of(question.given, question.video)) for question in questions)
         answers.check_answers(answers.answered(), asked, "question")
         rows = answers.rows_to_continue()
-        before = {id: row["answers"] for id, row in rows.items()}
+        before = dict(rows)
         left: list[tuple[Question, list[Candidate]]] = []
         for question in questions:
-            missing = [each for each in compared if each.label not in before.get(question.id, {})]
+            missing = [each for each in compared if each.label not in rows.get(question.id, {}).get("answers", {})]
             if missing:
                 left.append((question, missing))
         done = len(questions) - len(left)
+        progress("Answering", done, len(questions))
+        engine = CandidatesEngine(checkpoint, how, max((len(missing) for _, missing in left), default=1))
         for row in _rows(engine, left, before, letters, read):
-            progress("Answering", done, len(questions))
             answers.add([row])
             rows[row["id"]] = row
             done += 1
+            progress("Answering", done, len(questions))
         if any(question.id in before for question, _ in left):
-            answers.rows_to_continue()  # leaves one row of each question
+            answers.drop_replaced()
     return [rows[question.id] for question in questions]
 
 
@@ -125,7 +125,10 @@ def _rows(
     """Ask questions with candidates, and yield their rows in their order.
 
     Args:
-        before: the answers with other candidates, by the questions' ids.
+        before: the rows with answers of other candidates, by the questions' ids.
+
+    Raises:
+        OptionError: if a video has changed since the answers of before.
     """
     stamps: dict[str, Any] = {}
     found: dict[str, dict[str, AnsweredRequest]] = {}
@@ -133,7 +136,13 @@ def _rows(
 
     def requests() -> Iterator[CandidateRequest]:
         for question, candidates in asked:
-            stamps[question.id], found[question.id] = video_stamp(question.video), {}  # before the video is read
+            stamp = video_stamp(question.video)  # before the video is read
+            if question.id in before and video_changed(before[question.id]["video_file"], stamp):
+                raise OptionError(
+                    f"the video of question {question.id!r} has changed: its file was "
+                    f"{before[question.id]['video_file']}, and is {stamp}. Name another output."
+                )
+            stamps[question.id], found[question.id] = stamp, {}
             by_letter = letters and question.choices is not None
             for candidate in candidates:
                 yield CandidateRequest(
@@ -145,7 +154,8 @@ def _rows(
                     by_letter=by_letter,
                 )
 
-    with closing(engine.answers(requests(), read)) as answers:
+    # By default, reading ends where the run does.
+    with closing(engine.answers(requests(), None if read is read_video else read)) as answers:
         for answer in answers:
             request = cast(CandidateRequest, answer.request)
             found[request.question.id][request.candidate.label] = answer
@@ -153,7 +163,8 @@ def _rows(
                 question, candidates = waiting.popleft()
                 by_label = found.pop(question.id)
                 of_question = [by_label[each.label] for each in candidates]
-                yield _row_of(question, before.get(question.id, {}), of_question) | {"video_file": stamps[question.id]}
+                told = before.get(question.id, {}).get("answers", {})
+                yield _row_of(question, told, of_question) | {"video_file": stamps[question.id]}
 
 
 def _row_of(question: Question, before: Mapping[str, Any], answers: Sequence[AnsweredRequest]) -> dict[str, Any]:
@@ -184,13 +195,6 @@ def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> 
     """
     model: Any = checkpoint.model
     settings = model.config.compression_settings().as_dict()
-
-    def described(candidate: Candidate) -> dict[str, Any]:
-        """Return its settings, and a fingerprint of the methods and the function of the user that it calls."""
-        rows = [TABLES[name].get({**settings, **candidate.settings}[name]) for name in TABLES]
-        users = (candidate.answer, *(row for row in rows if row and not row.own))
-        return {"settings": candidate.overrides, "code": code_digest(users)}
-
     try:
         of_model = model_identity(model)
     except OptionError:  # weights that are offloaded cannot be read, nor easily changed
@@ -205,7 +209,7 @@ def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> 
         "dtype": str(model.dtype),
         "attn_implementation": model.config._attn_implementation,
         **({} if checkpoint.prepare_on == "auto" else {"prepare_on": checkpoint.prepare_on}),
-        "candidates": {each.label: described(each) for each in candidates},
+        "candidates": {each.label: described(each, settings) for each in candidates},
         "read": code_digest(read),
         **versions_of_answers(),
     }

@@ -5,13 +5,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..asking.candidates import Candidate
+from ..configuration.compression_settings import TABLES
 from ..errors import OptionError, written_to
+from ..records.fingerprints import code_digest
 from ..records.run_record import AnswerFile
 
 ANSWERS, RESULTS, TABLE, PLOT = "answers.jsonl", "results.json", "results.md", "results.png"
 LOCK = f"{ANSWERS}.lock"
-# Arguments of an evaluation to which another run may add: what it compares, and the files that methods are in.
-GROWS = ("candidates", "imported")
+GROWS = ("candidates",)  # arguments of an evaluation to which another run may add
+
+
+def described(
+    candidate: Candidate, settings: Mapping[str, Any], files: Mapping[tuple[str, str], Mapping[str, str]] | None = None
+) -> dict[str, Any]:
+    """Return what the answers of a candidate depend on: its settings, a fingerprint of the methods and the function of
+    the user that it calls, and the files that these methods are in.
+
+    Args:
+        settings: those that the candidate may replace.
+        files: (setting, method) -> the fingerprints of the files that registered it, by their names.
+    """
+    meant = {**settings, **candidate.settings}
+    users = [(name, str(meant.get(name))) for name in TABLES]
+    rows = [row for name, method in users if (row := TABLES[name].rows.get(method)) and not row.own]
+    return {
+        "settings": candidate.overrides,
+        "code": code_digest((candidate.answer, *rows)),
+        "files": {file: digest for each in users for file, digest in (files or {}).get(each, {}).items()},
+    }
 
 
 @contextmanager

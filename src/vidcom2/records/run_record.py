@@ -96,8 +96,13 @@ class RunOutput:
             raise OptionError(
                 f"the record of {self.name!r} is not what vidcom2 wrote. Name another --output."
             ) from error
+        before = {**before, **{name: self._of_answers(name, before.get(name) or {}) for name in self.grows}}
         self._check_same(before, arguments)
         return before, commits
+
+    def _of_answers(self, name: str, entries: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the entries of an argument that answers here are of."""
+        raise NotImplementedError
 
     def check_answers(
         self, answered: Mapping[str, RequestStamp], asked: Iterable[tuple[str, RequestStamp]], what: str = "request"
@@ -181,6 +186,19 @@ class AnswerFile(RunOutput):
                 write_whole(self.path, "".join(map(as_line, rows.values())))
         return rows
 
+    def drop_replaced(self) -> None:
+        """Remove rows of answers whose question has a later one, with further answers."""
+        with written_to(self.path):
+            lines = self.path.read_text(encoding="utf-8").split("\n")[:-1]
+            rows = [json.loads(line) for line in lines]
+            last = {row["id"]: number for number, row in enumerate(rows) if "error" not in row}
+            kept = [row for number, row in enumerate(rows) if "error" in row or last[row["id"]] == number]
+            write_whole(self.path, "".join(map(as_line, kept)))
+
+    def _of_answers(self, name: str, entries: Mapping[str, Any]) -> Mapping[str, Any]:
+        found = {label for row in answered_rows(self.path).values() for label in row["answers"]}
+        return {label: entry for label, entry in entries.items() if label in found}
+
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows, and force them to disk. An interruption can only cut the last line short."""
         with written_to(self.path), self.path.open("a", encoding="utf-8", newline="\n") as file:
@@ -225,12 +243,16 @@ def locked_output(output: Path) -> Iterator[None]:
 def _difference(name: str, before: Any, now: Any) -> str:
     """Return how an argument differs from that of the run before, in words. What code is known by says nothing to a
     reader."""
+    label, _, file = name.removeprefix("candidates.").partition(".files.")
+    if file:
+        if None in (before, now):
+            return f"{label!r} {'is' if before is None else 'was'} in {file!r}"
+        return f"{file!r}, which {label!r} is in, has changed since these answers"
     if None not in (before, now):
         if name.startswith(IMPORTED_FILE):
             return f"{name.removeprefix(IMPORTED_FILE)!r} has changed since these answers"
         if name.startswith("candidates.") and name.endswith(".code"):
-            label = name.removeprefix("candidates.").removesuffix(".code")
-            return f"the code of {label!r} has changed since these answers"
+            return f"the code of {label.removesuffix('.code')!r} has changed since these answers"
     return f"`{name}` was {brief(before)} and is {brief(now)}"
 
 

@@ -54,11 +54,13 @@ def demo_command(options: DemoOptions) -> None:
         check_machine(options.placement)
         resolved = resolve(options.model, options.placement, options.settings)
         if clip is not None:
-            from ..video.reading import check_video, read_video
+            from ..video.reading import check_video
 
             check_video(clip)
         import_libraries(options.placement)
         if clip is not None:  # a file that cannot be read ends the command, rather than greet the user on the page
+            from ..video.reading import read_video
+
             with progress_of("Reading the video") as progress:
                 say_if_sparse(read_video(clip, options.num_frames, progress), options.num_frames)
         with status("Importing Gradio ..."):

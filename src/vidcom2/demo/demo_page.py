@@ -57,7 +57,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int, first: 
     checkpoint = answerer.checkpoint
     toy = next((toy for toy in TOYS.values() if toy.title == checkpoint.name), None)
     clips = (toy or TOY).clips
-    shown = [Clip(Path(first), "", "")] * (first is not None) + clips
+    shown = clips if first is None else [Clip(Path(first), "", ""), *clips]
     at_first = answerer.settings({})
     controls = controls_for(checkpoint)
 

@@ -32,7 +32,7 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path, m
     figure = Figure(
         figsize=(7.5 if len(panels) == 1 else 6.5 * len(panels), 5.0), facecolor="white", layout="constrained"
     )
-    parts = [figure] if len(panels) == 1 else figure.subfigures(1, len(panels))
+    parts: Any = [figure] if len(panels) == 1 else figure.subfigures(1, len(panels))
     for part, draw in zip(parts, panels):
         axes: Any = part.add_subplot()
         axes.grid(True, color="0.9", linewidth=0.8)
@@ -78,7 +78,8 @@ def _draw_enough(
     axes.set_ylabel("right answers minus those of all tokens, points")
 
     def label(method: str) -> str:
-        return f"{method_in_words(method)}: {'none' if found[method] is None else percent(found[method])}"
+        ratio = found[method]
+        return f"{method_in_words(method)}: {'none' if ratio is None else percent(ratio)}"
 
     for (x, y), point in _draw_lines(axes, drawn, "difference", label):
         if point["retention_ratio"] == found[point["method"]]:

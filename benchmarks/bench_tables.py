@@ -18,7 +18,7 @@ from vidcom2.measuring.results import read_results
 
 from .pages import ROOT, write_tables
 
-PAGES = ("README.md", "docs/benchmarks.md", "docs/methods.md", "docs/vision_tower.md", "benchmarks/results/README.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md", "benchmarks/results/README.md")
 FILES: dict[str, Path] = {
     name: ROOT / "benchmarks" / "results" / f"bench_{name}.json"
     for name in ("llava_onevision_0_5b", "quick", "frames", "ratios")

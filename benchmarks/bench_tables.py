@@ -18,7 +18,7 @@ from vidcom2.measuring.results import read_results
 
 from .pages import ROOT, write_tables
 
-PAGES = ("README.md", "docs/benchmarks.md", "docs/methods.md", "docs/vision_tower.md", "benchmarks/results/README.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md", "benchmarks/results/README.md")
 FILES: dict[str, Path] = {
     name: ROOT / "benchmarks" / "results" / f"bench_{name}.json"
     for name in ("llava_onevision_0_5b", "quick", "frames", "ratios")
@@ -27,14 +27,7 @@ LECTURES: dict[str, Path] = {  # size of a model -> its answers about `python -m
     "LLaVA-OneVision-0.5B": ROOT / "benchmarks" / "results" / "bench_lecture_llava_onevision_0_5b.json",
     "Qwen3-VL-2B": ROOT / "benchmarks" / "results" / "bench_lecture_qwen3_vl_2b.json",
 }
-SHOWN = (
-    "llava_onevision",
-    "qwen2_vl",
-    "qwen2_5_vl",
-    "qwen3_vl",
-    "glm4v",
-    "internvl",
-)  # the others are with the results
+SHOWN = ("llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")  # all are with the results
 WAYS = {
     "anew": "by `ask`, each anew",
     "features": "from the features of a watched video",

@@ -51,7 +51,7 @@ def test_in_the_other_families_too(family: Family, tmp_path: Path) -> None:
 
 def test_a_method_launches_few_kernels_and_waits_once_at_most(tmp_path: Path) -> None:
     counts = counted(tmp_path, "--methods")["methods"]
-    more = {"vidcom2 released": 128, "coverage": 450}  # docs/methods.md says why
+    more = {"vidcom2 released": 128, "coverage": 450}  # benchmarks/results/README.md says why
     for name, asked in counts.items():
         assert asked["launches"] <= more.get(name, 120), name
         assert asked["waits"] <= (name in ("vidcom2", "vidcom2 released", "random")), name

@@ -131,7 +131,7 @@ class Turn:
 class VidCom2ModelMixin(VideoFeaturesMixin):
     """Makes an inner model run on prompts for the tokens that stay. It comes before the parent's among a model's bases.
 
-    docs/hooks.md lists all hooks in a table.
+    docs/hooks.md lists all hooks.
     """
 
     uses_mrope = False  # Whether tokens have positions (t, h, w), beside their order.

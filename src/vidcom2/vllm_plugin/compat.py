@@ -5,7 +5,7 @@ from ..families.table import FAMILIES
 from .served import SERVED
 
 # Each supported minor version, and how it was checked. The plugin builds on classes that vLLM changes, so others are
-# refused. docs/serving.md has the same table, with what each asks for. No code of the plugin depends on the version.
+# refused. docs/serving.md says the same, with what each asks for. No code of the plugin depends on the version.
 SUPPORTED = {
     "0.32": "the tests of the plugin run on it, on a CPU",
     "0.33": "its sources have all that the plugin uses, with the same code around it; it has no build for a CPU",

@@ -36,8 +36,7 @@ from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.loading.processors import restore, shorten
 from vidcom2.video.reading import Video
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)
+torch.set_num_threads(1)  # also without xdist: two threads may add in another order, and tests compare bits
 
 
 # -- which cases there are, and when they run --------------------------------------------------------------------------

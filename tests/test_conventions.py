@@ -4,13 +4,13 @@ import copy
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from conftest import only
 from models import EACH_MODEL, MODELS, ModelCase
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModel, GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 import vidcom2
@@ -99,7 +99,7 @@ def without_a_row() -> Any:
 def test_the_conventions_give_each_family_the_row_that_people_wrote(case: ModelCase) -> None:
     found, processor, row = derived_row(*stock(case))
     written = case.family
-    assert (found.model_type, found.classes) == (written.model_type, written.classes)
+    assert (found.model_type, found.classes, found.of) == (written.model_type, written.classes, written.of)
     assert (found.mixins, found.head_mixins) == (written.mixins, written.head_mixins)
     assert processor in written.stock_processors
     of_table = PROCESSOR_ROWS[processor]
@@ -178,10 +178,14 @@ def test_a_family_that_a_row_cannot_host_is_not_hosted(
     FAMILIES.pop(name)
     if refused == "a comparison":
         monkeypatch.setattr(hosting, "derived_row", as_if_without_positions)
-    before = dict(PROCESSORS), dict(PROCESSOR_ROWS)
+    tables: list[dict[Any, Any]] = [PROCESSORS, PROCESSOR_ROWS, cast(Any, AutoModel)._model_mapping._extra_content]
+    before = [dict(each) for each in tables]
     with pytest.raises(ValueError, match=reason):
         vidcom2.host_family(name if refused == "no model" else model, processor)
-    assert name not in FAMILIES and before == (PROCESSORS, PROCESSOR_ROWS)
+    assert name not in FAMILIES and before == tables
+    if refused == "a comparison":  # for which the classes were imported
+        assert not [each for each in sys.modules if each.endswith(f"_vidcom2_{name}") and "processing" not in each]
+        assert not hasattr(sys.modules["vidcom2.configuration"], f"configuration_vidcom2_{name}")
 
 
 @pytest.mark.skipif(not FAMILIES["lfm3_vl"].runs_here, reason="this Transformers has no LFM3-VL")

@@ -127,7 +127,7 @@ def register_like(model_class: Any) -> None:
         return
     mapping = get_checkpoint_conversion_mapping(stock.__name__)  # The class name is first, as in Transformers.
     if mapping is None and model_class.can_generate():
-        mapping = get_checkpoint_conversion_mapping(stock.config_class.model_type)
+        mapping = get_checkpoint_conversion_mapping(model_class.config_class.model_type)
     if mapping is not None:
         register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)
     if model_class.can_generate():
@@ -140,16 +140,21 @@ def register_like(model_class: Any) -> None:
 def _stock_class(model_class: Any) -> Any:
     """Return the class of Transformers that a model class extends; None if the model has a type of its own, and so
     checkpoints with today's key names."""
-    stock = next((base for base in model_class.__mro__ if base.__module__.startswith("transformers.models.")), None)
-    is_like_it = stock is not None and model_class.config_class.model_type == stock.config_class.model_type
+    stock = _first_of_transformers(model_class)
+    config_class = None if stock is None else model_class.config_class
+    is_like_it = config_class is not None and config_class.model_type == _first_of_transformers(config_class).model_type
     return stock if is_like_it else None
+
+
+def _first_of_transformers(cls: Any) -> Any:
+    return next((base for base in cls.__mro__ if base.__module__.startswith("transformers.models.")), None)
 
 
 @contextmanager
 def renamed_by_type(inner_class: Any) -> Iterator[None]:
     """Let an inner model that is loaded by itself take the renames of its `model_type`, as its stock class does."""
     stock, name = _stock_class(inner_class), inner_class.__name__
-    mapping = None if stock is None else get_checkpoint_conversion_mapping(stock.config_class.model_type)
+    mapping = None if stock is None else get_checkpoint_conversion_mapping(inner_class.config_class.model_type)
     if mapping is None or get_checkpoint_conversion_mapping(name):
         yield
         return

@@ -5,10 +5,11 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, PreTrainedModel
+from transformers.models.auto import modeling_auto
 from transformers.video_utils import VideoMetadata
 
 from ..errors import OptionError
@@ -169,7 +170,8 @@ def put_rows(family: Family, processor: str, row: ProcessorRow) -> None:
 
 
 def drop_rows(family: Family, processor: str, row: ProcessorRow) -> None:
-    """Take out of the tables what `put_rows` put there."""
+    """Take out of the tables what `put_rows` put there, and out of Transformers' what importing its classes did."""
+    _unregister(family)
     del FAMILIES[family.model_type]
     if PROCESSOR_ROWS.get(processor) is row:
         del PROCESSOR_ROWS[processor], PROCESSORS[processor]
@@ -215,4 +217,18 @@ def _forget(family: Family) -> None:
 
 
 def _forget_module(name: str) -> None:
-    sys.modules.pop(f"vidcom2.{name}", None)
+    room, _, module = name.rpartition(".")
+    if sys.modules.pop(f"vidcom2.{name}", None) is not None:
+        vars(sys.modules[f"vidcom2.{room}"]).pop(module, None)
+
+
+def _unregister(family: Family) -> None:
+    """Take a family's classes out of the tables of Auto classes and pipelines, if they were imported."""
+    module = sys.modules.get(f"vidcom2.modeling.families.modeling_vidcom2_{family.module}")
+    if module is None:
+        return
+    config_class = vars(module)[family.class_names[0]]
+    for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):
+        cast(Any, auto_class)._model_mapping._extra_content.pop(config_class, None)
+    for name in ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "CAUSAL_LM"):
+        getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").pop(f"vidcom2_{family.class_names[1]}", None)

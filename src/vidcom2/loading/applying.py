@@ -297,7 +297,7 @@ def _stock_config(model: PreTrainedModel, stock_class: type[PreTrainedModel]) ->
     config_class: Any = stock_class.config_class
     if isinstance(model.config, config_class) and type(model.config) is config_class:  # LLaVA-Video has no other config
         return copy.copy(model.config)
-    if not isinstance(model.config, config_class):  # a class may take the config of another family
+    if not isinstance(model.config, config_class):  # whose class is another family's
         config_class = next(base for base in type(model.config).__mro__ if base.__module__.startswith("transformers."))
     config = config_class.__new__(config_class)
     vars(config).update(fields)

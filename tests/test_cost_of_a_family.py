@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vidcom2.families import FAMILIES, PROCESSOR_ROWS, Family, Tiny
+from vidcom2.families.table import FAMILIES, PROCESSOR_ROWS, Family, Tiny
 
 ROOT = Path(__file__).parents[1]
 TABLE, TESTED = "src/vidcom2/families/table.py", "tests/models.py"  # the only files that people write

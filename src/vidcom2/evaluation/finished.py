@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..asking.candidates import Candidate
+from ..asking.candidates import AllTokens, Candidate
 from ..errors import OptionError
 from ..judging.questions import Question
 from ..records.jsonl import answered_rows
@@ -43,9 +43,9 @@ def report_again(
     rows = [of_id.get(question.id) or _unanswered(question) for question in questions]
     answers = [row["answers"] for row in rows if "answers" in row]
     candidates = [
-        _candidate(label, overrides)
-        for label, overrides in asked.items()
-        if overrides["retention_ratio"] < 1 and all(label in each for each in answers)
+        _candidate(label, entry["settings"])
+        for label, entry in asked.items()
+        if label != AllTokens().label and all(label in each for each in answers)
     ]
     return rows, write_report(folder, title, questions, rows, candidates, certificate, reference, margin)
 
@@ -56,5 +56,5 @@ def _unanswered(question: Question) -> dict[str, Any]:
 
 def _candidate(label: str, overrides: dict[str, Any]) -> Candidate:
     ratio = overrides["retention_ratio"]
-    settings = {name: value for name, value in overrides.items() if name not in ("retention_ratio", "code")}
+    settings = {name: value for name, value in overrides.items() if name != "retention_ratio"}
     return Candidate(label.removesuffix(f" {ratio:g}"), ratio, settings)

@@ -39,7 +39,7 @@ def rows(name: str, heading: str) -> list[list[str]]:
 def check_families_methods_and_settings() -> None:
     of_name = {family.name: family for family in FAMILIES.values()}
     for name, family in of_name.items():  # the classes are called as README says; Transformers has no LLaVA-Video
-        parent = f"{family.classes.removeprefix('VidCom2')}ForConditionalGeneration"
+        parent = f"{family.stock_model}ForConditionalGeneration"
         if name == "Nemotron 3 Omni":  # whose class is called otherwise
             parent = "NemotronH_Omni_Reasoning_V3"
         assert name == "LLaVA-Video" or hasattr(transformers, parent), parent

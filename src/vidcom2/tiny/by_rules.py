@@ -8,12 +8,14 @@ from typing import Any, cast
 
 import transformers
 from transformers import AutoConfig, PretrainedConfig
-from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
-from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
+from transformers.models.auto import image_processing_auto, video_processing_auto
 
 from ..families.table import MROPE_GRIDS, MROPE_SHARED_IDS, Family, Tiny
 from .common import TinyModel, never_written, random_model, vocabulary
 from .tokens import QWEN2_TOKENS, chat_template, tiny_tokenizer, token_id
+
+IMAGE_PROCESSORS: Any = cast(Any, image_processing_auto).IMAGE_PROCESSOR_MAPPING_NAMES
+VIDEO_PROCESSORS: Any = cast(Any, video_processing_auto).VIDEO_PROCESSOR_MAPPING_NAMES
 
 
 def tiny_by_rules(
@@ -63,11 +65,11 @@ def tiny_by_rules(
     shortest, longest = pixels or (1, 2**30)
     sizes = {"size": {"shortest_edge": shortest, "longest_edge": longest}, "patch_size": patch_size}
     bounds = {} if pixels else {"cap_pixels_per_frame": True, "max_video_tokens": frame_tokens}
-    of_videos = _made(VIDEO_PROCESSOR_MAPPING_NAMES[family.model_type], sizes | bounds | {"do_sample_frames": False})
+    of_videos = _made(VIDEO_PROCESSORS[family.model_type], sizes | bounds | {"do_sample_frames": False})
     colours = {name: getattr(of_videos, name) for name in ("image_mean", "image_std")}
     processor = getattr(transformers, family.stock_processors[0])(
         video_processor=of_videos,
-        image_processor=_made(IMAGE_PROCESSOR_MAPPING_NAMES[family.model_type], sizes | colours),
+        image_processor=_made(IMAGE_PROCESSORS[family.model_type], sizes | colours),
         tokenizer=tokenizer,
         chat_template=tokenizer.chat_template,
     )

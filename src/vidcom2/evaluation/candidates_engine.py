@@ -36,16 +36,18 @@ class CandidateRequest(VideoRequest):
     by_letter: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CandidateAnswer(AnsweredRequest):
     """The answer to a question with a candidate.
 
     Attributes:
+        text: the answer.
         kept_share: kept tokens per scored token.
         letter_logprobs: the log-probability of each letter; None if the answer is a text.
     """
 
-    kept_share: float | None = None
+    text: str
+    kept_share: float
     letter_logprobs: dict[str, float] | None = None
 
 
@@ -129,7 +131,8 @@ def _asked(request: VideoRequest) -> CandidateRequest:
 
 
 def _share_of(features: VidCom2VideoFeatures) -> float:
-    (compression,) = features.video_compressions or ()
+    assert features.video_compressions is not None
+    (compression,) = features.video_compressions
     return len(compression.indices) / compression.num_tokens
 
 

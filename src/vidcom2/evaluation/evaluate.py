@@ -175,11 +175,11 @@ def _row_of(question: Question, before: Mapping[str, Any], answers: Sequence[Ans
     for answer in answers:
         label = cast(CandidateRequest, answer.request).candidate.label
         if isinstance(answer, CandidateAnswer):
-            told[label] = {"text": answer.answer}
+            told[label] = {"text": answer.text}
             if answer.letter_logprobs is not None:
                 told[label]["letter_logprobs"] = answer.letter_logprobs
-            told[label] |= {"kept_share": answer.kept_share, "correct": question.is_correct(answer.answer)}
-            told[label]["agrees"] = question.agree(answer.answer, told[AllTokens().label]["text"])
+            told[label] |= {"kept_share": answer.kept_share, "correct": question.is_correct(answer.text)}
+            told[label]["agrees"] = question.agree(answer.text, told[AllTokens().label]["text"])
         elif answer.refused and label != AllTokens().label:
             told[label] = {"refused": answer.error}
         else:

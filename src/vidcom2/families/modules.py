@@ -10,7 +10,7 @@ from types import ModuleType
 
 from .sources import written_modules, written_source
 
-PACKAGE = __package__.rpartition(".")[0]
+PACKAGE = __name__.rpartition(".families.")[0]
 
 
 class WrittenModuleLoader(SourceLoader):

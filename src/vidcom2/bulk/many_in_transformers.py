@@ -333,7 +333,7 @@ class TransformersEngine(Engine):
         else:
             yield failed
 
-    def generated(self, batch: Sequence[EncodedRequest]) -> list[AnsweredRequest]:
+    def generated(self, batch: Sequence[EncodedRequest]) -> Sequence[AnsweredRequest]:
         """Answer requests in one call of `generate`."""
         rows = self.new_tokens(batch, batch[0].max_new_tokens, **self.arguments).cpu()
         return [self._answer(each, row[: self._length(row)]) for each, row in zip(batch, rows, strict=True)]

@@ -41,12 +41,10 @@ class CandidateAnswer(AnsweredRequest):
     """The answer to a question with a candidate.
 
     Attributes:
-        text: the answer.
         kept_share: kept tokens per scored token.
         letter_logprobs: the log-probability of each letter; None if the answer is a text.
     """
 
-    text: str
     kept_share: float
     letter_logprobs: dict[str, float] | None = None
 
@@ -103,9 +101,11 @@ class CandidatesEngine(TransformersEngine):
             return _WithVideo(**vars(encoded), video=seen.encoded(self.settings_of(request)))
         return encoded
 
-    def generated(self, batch: Sequence[EncodedRequest]) -> list[AnsweredRequest]:
+    def generated(self, batch: Sequence[EncodedRequest]) -> Sequence[AnsweredRequest]:
         tokenizer, asked = self.processor.tokenizer, [_asked(each.request) for each in batch]
         own = asked[0].candidate.answer
+        new: Any
+        found: list[dict[str, Any]]
         if own is not None:
             videos = tuple(each.video for each in batch if isinstance(each, _WithVideo))
             prompts = tuple(each.prompt for each in batch)
@@ -120,7 +120,9 @@ class CandidatesEngine(TransformersEngine):
         else:
             found = [{"text": text_of(tokenizer, each.prompt.after, row)} for each, row in zip(batch, new, strict=True)]
         return [
-            CandidateAnswer(request, answer=each["text"], kept_share=share, letter_logprobs=each.get("letter_logprobs"))
+            CandidateAnswer(
+                request=request, answer=each["text"], kept_share=share, letter_logprobs=each.get("letter_logprobs")
+            )
             for request, each, share in zip(asked, found, shares, strict=True)
         ]
 

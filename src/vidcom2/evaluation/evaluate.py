@@ -175,11 +175,12 @@ def _row_of(question: Question, before: Mapping[str, Any], answers: Sequence[Ans
     for answer in answers:
         label = cast(CandidateRequest, answer.request).candidate.label
         if isinstance(answer, CandidateAnswer):
-            told[label] = {"text": answer.text}
+            text = cast(str, answer.answer)
+            told[label] = {"text": text}
             if answer.letter_logprobs is not None:
                 told[label]["letter_logprobs"] = answer.letter_logprobs
-            told[label] |= {"kept_share": answer.kept_share, "correct": question.is_correct(answer.text)}
-            told[label]["agrees"] = question.agree(answer.text, told[AllTokens().label]["text"])
+            told[label] |= {"kept_share": answer.kept_share, "correct": question.is_correct(text)}
+            told[label]["agrees"] = question.agree(text, told[AllTokens().label]["text"])
         elif answer.refused and label != AllTokens().label:
             told[label] = {"refused": answer.error}
         else:

@@ -14,9 +14,10 @@ from models import RETENTION_RATIO
 from test_generate import batch_of_two, run, skip_without_flash_attention
 from torch import Tensor
 
-from vidcom2 import compress, placement
+from vidcom2 import compress
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.errors import OptionError
+from vidcom2.loading import placement
 from vidcom2.loading.placement import Placement, check_machine
 
 # The method keeps the same tokens whatever their values, so rounding alone tells two answers apart.

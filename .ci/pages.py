@@ -1,6 +1,6 @@
 """Check that README and the docs say what the code and the result files say: `python .ci/pages.py`.
 
-`python .ci/pages.py --write` first writes the tables that follow from code, between `<!-- code: NAME -->` and
+`python .ci/pages.py --write` writes the tables that follow from code alone, between `<!-- code: NAME -->` and
 `<!-- end -->`. The tables of figures come from `benchmarks/bench_tables.py` and `benchmarks/needle/tables.py`.
 """
 
@@ -255,6 +255,7 @@ if __name__ == "__main__":
     if "--write" in sys.argv:
         for path in (ROOT / "docs").glob("*.md"):
             path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
+        sys.exit()
     for name, check in list(globals().items()):
         if name.startswith("check_"):
             check()

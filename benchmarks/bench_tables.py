@@ -39,7 +39,7 @@ PAPER = (  # LLaVA-OneVision-7B on an A100, of the paper's Tables 1 and 3: R, LL
 )
 H200 = ROOT / "benchmarks" / "h200.json"  # the run of docs/benchmarks.md, "On a GPU"; its raw files were not kept
 ON_CPU = "Qwen3-VL-2B", LECTURES["Qwen3-VL-2B"]  # README's row of a CPU: the size of a model, and its answers
-SHOWN = ("prefill", "model_generation", "end_to_end")  # README's times
+README_TIMES = ("prefill", "model_generation", "end_to_end")  # README's times
 PAPER_SECONDS = 618.0, 1008.4  # LLM generation and model generation with all tokens, of its Table 3
 
 
@@ -86,7 +86,7 @@ def answers() -> str:
     for row in h200():
         if row["end_to_end"] is None and row["saved"]["end_to_end"] is None:  # docs/benchmarks.md has it
             continue
-        spent = [_spent(row, name, unit="") for name in SHOWN]
+        spent = [_spent(row, name, unit="") for name in README_TIMES]
         short = "" if row["new_tokens"] == 16 else "*"
         first = f"{row['model']}, {row['frames']}{short}, H200"
         lines.append([first, _pair(row["video_tokens"], ","), *spent, _pair(row["peak_gb"], ".1f")])
@@ -96,7 +96,7 @@ def answers() -> str:
     kept = next(row for row in rows if row["method"] == "vidcom2" and row["retention_ratio"] == 0.25)
     pairs = {name: [row["seconds"][name] for row in (whole, kept)] for name in kept["saved"]}
     tokens, memory = ([row[name] for row in (whole, kept)] for name in ("video_tokens", "peak_bytes"))
-    spent = [_spent(pairs, name, unit="") for name in SHOWN]
+    spent = [_spent(pairs, name, unit="") for name in README_TIMES]
     peak = _pair([each / 1e9 for each in memory], ".1f")
     lines.append([f"{size}, {kept['num_frames']}, CPU", _pair(tokens, ","), *spent, peak])
     return f"{pipes(lines)}\n\n{reported()}\n{bounds()}"

@@ -189,7 +189,7 @@ def test_candidates_of_a_stopped_run_are_left_out_of_a_report(tmp_path: Path) ->
     questions = [Question(str(i), f"video {i}", "What?", answers=("x",), given={"n": i}) for i in range(2)]
     candidates = [Candidate("vidcom2", 0.5, {"compression_method": "vidcom2"}), Candidate("mine", 0.5, {"a": 1})]
     file = AnswerFile(tmp_path / "answers.jsonl", GROWS)
-    file.claim({"candidates": {each.label: each.overrides for each in candidates}}, "c")
+    file.claim({"candidates": {each.label: {"settings": each.overrides} for each in candidates}}, "c")
     labels = ["all tokens", "vidcom2 0.5", "mine 0.5"]
     for i, of in enumerate((labels, labels[:2])):
         answers = {label: _answer(True) for label in of}

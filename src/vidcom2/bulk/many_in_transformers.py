@@ -201,6 +201,7 @@ class TransformersEngine(Engine):
         self, take: Callable[..., Prepared | None], prepare: Callable[[Sequence[VideoRequest]], Prepared]
     ) -> Iterator[AnsweredRequest]:
         held: list[EncodedRequest] = []
+        self._again.clear()  # Whoever asked before may have stopped early.
         while True:
             # With a full batch at hand the model does not wait for more, but takes what is ready, which may fit better.
             waits = self.in_order or len(held) < self.how.batch_size

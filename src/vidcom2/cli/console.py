@@ -231,7 +231,7 @@ def import_for_command(modules: Sequence[str]) -> None:
             _imported.update(module_files(module))
             for setting, table in TABLES.items():
                 for name, row in table.rows.items():
-                    if before.get((setting, name)) is not row:
+                    if not row.own and before.get((setting, name)) is not row:
                         _registered_by[setting, name] = module
 
 

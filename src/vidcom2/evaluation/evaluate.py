@@ -137,10 +137,11 @@ def _rows(
     def requests() -> Iterator[CandidateRequest]:
         for question, candidates in asked:
             stamp = video_stamp(question.video)  # before the video is read
-            if question.id in before and video_changed(before[question.id]["video_file"], stamp):
+            known = before.get(question.id, {}).get("video_file")
+            if video_changed(known, stamp):
                 raise OptionError(
-                    f"the video of question {question.id!r} has changed: its file was "
-                    f"{before[question.id]['video_file']}, and is {stamp}. Name another output."
+                    f"the video of question {question.id!r} has changed: its file was {known}, and is {stamp}. Name "
+                    "another output."
                 )
             stamps[question.id], found[question.id] = stamp, {}
             by_letter = letters and question.choices is not None

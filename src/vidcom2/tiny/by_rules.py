@@ -11,7 +11,7 @@ from transformers import AutoConfig, PretrainedConfig
 from transformers.models.auto import image_processing_auto, video_processing_auto
 
 from ..families.table import MROPE_GRIDS, MROPE_SHARED_IDS, Family, Tiny
-from .common import TinyModel, never_written, random_model, vocabulary
+from .common import TinyModel, never_written, random_model, tiny_text, vocabulary
 from .tokens import QWEN2_TOKENS, chat_template, tiny_tokenizer, token_id
 
 IMAGE_PROCESSORS: Any = cast(Any, image_processing_auto).IMAGE_PROCESSOR_MAPPING_NAMES
@@ -79,15 +79,9 @@ def tiny_by_rules(
 def _sizes_of_text(hidden_size: int, num_layers: int, tie_word_embeddings: bool) -> dict[str, Any]:
     """Return small values of the fields that language models' configs have, by their names."""
     return {
-        "hidden_size": hidden_size,
-        "intermediate_size": 2 * hidden_size,
-        "num_hidden_layers": num_layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        **tiny_text(hidden_size, num_layers, tie_word_embeddings),
         "head_dim": hidden_size // 4,
-        "max_position_embeddings": 32768,
         "initializer_range": 0.08,  # wide enough that answers depend on the prompt, not on the last token alone
-        "tie_word_embeddings": tie_word_embeddings,
         **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 24,

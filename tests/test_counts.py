@@ -126,8 +126,10 @@ def test_a_count_that_is_no_number_of_tokens_is_refused(count: Any) -> None:
     def mine(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
         return VideoCompression.of_mask(torch.ones_like(video.tokens[..., 0], dtype=torch.bool))
 
-    with pytest.raises(ValueError, match=rf"`count` of .*'mine'` is {count} for 8 frames of 9 tokens, .* from 1 to 72"):
-        num_kept_tokens(CompressionSettings(compression_method="mine"), 8, 9)
+    for budget in (None, 5):
+        settings = CompressionSettings(compression_method="mine", max_video_tokens=budget)
+        with pytest.raises(ValueError, match=rf"`count` of .*'mine'` is {count} for 8 frames of 9 .* from 1 to 72"):
+            num_kept_tokens(settings, 8, 9)
 
 
 def test_a_method_that_does_not_keep_what_its_count_says_is_refused() -> None:

@@ -24,7 +24,7 @@ from models import CASES_THAT_LOAD, ModelCase, make_video
 from packaging import version
 from safetensors.torch import load_file, save_file
 from test_cli import vidcom2
-from transformers import ProcessorMixin
+from transformers import AutoProcessor, ProcessorMixin
 
 from vidcom2.loading.processors import of_whole_prompts, shorten
 from vidcom2.shipping.shipped_code import LICENSE, code_of
@@ -328,31 +328,36 @@ def test_a_dry_run_of_a_folder_needs_no_network(
     assert code == 2 and reason in error.splitlines()[-1] and not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("via", ["push_to_hub", "save_pretrained"])
+@pytest.mark.parametrize("via", ["push_to_hub", "save_pretrained", "save_pretrained, by position"])
 def test_pushing_never_overwrites_a_file_that_this_project_did_not_write(
     via: str, world: World, tmp_path: Path
 ) -> None:
     config = CASES_THAT_LOAD[0].config_class(retention_ratio=0.4)
-    mine, repo = b"mine = 1\n", f"ada/pushed-by-{via}"
+    mine, repo = b"mine = 1\n", f"ada/pushed-by-{via.split()[-1]}"
 
     def push(repo: str) -> None:
         if via == "push_to_hub":
             config.push_to_hub(repo)
-        else:
+        elif via == "save_pretrained":
             config.save_pretrained(str(tmp_path), push_to_hub=True, repo_id=repo)
+        else:
+            config.save_pretrained(str(tmp_path), True, repo_id=repo)
 
     world.hub.create(repo)
     world.hub.commit(repo, {"compression.py": mine}, "mine")
     before = world.hub.head(repo)
-    for name in (repo, f"pushed-by-{via}"):
-        with pytest.raises(ValueError, match=rf"the repo '{repo}' holds 'compression\.py', which this project did not"):
+    for name in (repo, repo.partition("/")[2]):
+        with pytest.raises(ValueError, match=rf"'{repo}' holds 'compression\.py', which this .* Nothing was sent\."):
             push(name)
     assert world.hub.head(repo) == before and world.hub.read(repo, "compression.py") == mine
+    if via == "push_to_hub":
+        with pytest.raises(ValueError, match=r"holds 'compression\.py'"):
+            config.push_to_hub(repo, revision="a-new-branch")  # which begins as the main one
     world.hub.commit(repo, {"compression.py": None}, "moved away")
     for _ in range(2):
         push(repo)
-    push(f"ada/new-by-{via}")
-    assert world.hub.files(f"ada/new-by-{via}").keys() >= {"config.json", *code_of(CASES_THAT_LOAD[0].model_class)}
+    push(f"{repo}-anew")
+    assert world.hub.files(f"{repo}-anew").keys() >= {"config.json", *code_of(CASES_THAT_LOAD[0].model_class)}
 
     # First as an older version would have pushed it, then as its user changed it.
     fields = json.loads(world.hub.read(repo, "config.json"))
@@ -363,6 +368,22 @@ def test_pushing_never_overwrites_a_file_that_this_project_did_not_write(
     world.hub.commit(repo, {"compression.py": b"changed"}, "mine")
     with pytest.raises(ValueError, match=r"holds 'compression\.py'"):
         push(repo)
+
+
+def test_a_push_of_a_folder_sends_the_code_that_was_there_before(world: World, tmp_path: Path) -> None:
+    """Transformers sends only what is newer than the start of the save, and the code is written before it."""
+    case = CASES_THAT_LOAD[0]
+    model = case.model_class.from_pretrained(world.bases[case.name])
+    processor = AutoProcessor.from_pretrained(world.bases[case.name])
+    shorten(processor, model.config)
+    for saved, code in (
+        (model, code_of(case.model_class)),
+        (processor, {f"processing_vidcom2_{case.name}.py", "processing_short_prompts.py"}),
+    ):
+        folder, repo = str(tmp_path / type(saved).__name__), f"ada/{type(saved).__name__}"
+        saved.save_pretrained(folder)
+        saved.save_pretrained(folder, push_to_hub=True, repo_id=repo)
+        assert world.hub.files(repo).keys() >= set(code)
 
 
 BASE = ("--base", "org/qwen2_vl-base")

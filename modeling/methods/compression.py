@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -80,7 +80,7 @@ def in_float64(scores: Tensor) -> Tensor:
 def exact_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
     """Return K of `compression_rounding="exact"`: ⌊R·T·M⌋, but at least one token per frame."""
     num_tokens = num_frames * tokens_per_frame
-    return max(num_frames, min(num_tokens, math.floor(retention_ratio * num_tokens + 1e-6)))
+    return max(num_frames, min(num_tokens, math.floor(retention_ratio * num_tokens + REMAINDER_NOISE)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class VideoCompression:
         token_uniqueness: (T, M) float32, u_{t,m}, where -inf marks a token with a non-finite value; None if the method
             has no such score.
         merge: how tokens are merged into the kept ones, a `TokenMerge`; None if these stay as they are.
-        tokens_per_frame: M.
+        tokens_per_frame: M; 0 until it is known, as in what a method returns.
         grid: rows and columns of a frame's tokens; None if not known.
         in_prompt: as in `VideoTokens`. The kept tokens are among these.
         layout: as in `VideoTokens`.
@@ -230,7 +230,7 @@ class VideoCompression:
 
     @property
     def placeholders_per_frame(self) -> list[int]:
-        """How many placeholders each frame has in the full prompt that has any there."""
+        """How many placeholders each frame has in the full prompt; frames without any are left out."""
         if self.in_prompt is not None:
             return [count for count in self.in_prompt.sum(dim=1).tolist() if count]
         return [self.num_placeholders // len(self.frame_budgets)] * len(self.frame_budgets)
@@ -239,8 +239,8 @@ class VideoCompression:
         """Return the features that stay of a video; a merged feature takes the place of the token it was merged into.
 
         Args:
-            features: (placeholders, ...) features of all the video's placeholders, including newlines; and of the
-                scored tokens that have no placeholder.
+            features: (placeholders, ...), a row for each of the video's placeholders, including newlines; with
+                `in_prompt`, a row for each scored token.
         """
         if self.merge is not None:
             scored = torch.arange(self.num_tokens, device=features.device)
@@ -275,7 +275,8 @@ class TooFewTokensError(ValueError):
 
 
 def keeping(num_kept: int, num_tokens: int, settings: CompressionSettings) -> CompressionSettings:
-    """Return the settings with which a video of `num_tokens` scored tokens keeps exactly `num_kept` of them."""
+    """Return the settings with which a video of `num_tokens` scored tokens keeps `num_kept` of them, or more if the
+    method cannot keep so few."""
     rounds = COMPRESSION_METHODS[settings.compression_method].reads("compression_rounding")
     return replace(
         settings,
@@ -314,9 +315,9 @@ def within_budget(
     compress: Callable[[CompressionSettings], Result],
     kept: Callable[[Result], int],
 ) -> Result:
-    """Compress a video by its ratio, or if that keeps more tokens than the budget, by the lower ratio.
+    """Compress a video by its ratio, or by budget / (T·M) if its ratio keeps more tokens than the budget.
 
-    If the number follows from the sizes, the method runs once.
+    If the number of kept tokens follows from the sizes, the method runs only once.
 
     Args:
         compress: compresses the video at the ratio of its argument.
@@ -329,8 +330,8 @@ def within_budget(
     if budget is None or num_tokens <= budget:
         return compress(settings)
     method = COMPRESSION_METHODS[settings.compression_method]
-    count = method.count if method.keeps_by_sizes(settings.compression_rounding) else None
-    exceeds = count is not None and count(num_frames, tokens_per_frame, settings.retention_ratio) > budget
+    counts = method.count is not None and method.keeps_by_sizes(settings.compression_rounding)
+    exceeds = counts and counted(method, num_frames, tokens_per_frame, settings.retention_ratio) > budget
     if settings.retention_ratio < 1.0 and not exceeds:
         result = compress(settings)
         if kept(result) <= budget:
@@ -358,8 +359,8 @@ def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_f
             count returns no number of tokens.
     """
     method = COMPRESSION_METHODS[settings.compression_method]
-    by_sizes, count = method.keeps_by_sizes(settings.compression_rounding), method.count
-    if count is None or not by_sizes:
+    by_sizes = method.keeps_by_sizes(settings.compression_rounding)
+    if method.count is None or not by_sizes:
         remedy = "Register it with `count=...`" if by_sizes else 'Set the rounding to "exact"'
         raise ValueError(
             f"`compression_method={method.name!r}` with `compression_rounding={settings.compression_rounding!r}` does "
@@ -369,9 +370,19 @@ def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_f
 
     def at_ratio(of: CompressionSettings) -> int:
         is_whole = of.retention_ratio == 1.0
-        return num_frames * tokens_per_frame if is_whole else count(num_frames, tokens_per_frame, of.retention_ratio)
+        return num_tokens if is_whole else counted(method, num_frames, tokens_per_frame, of.retention_ratio)
 
-    number = within_budget(settings, num_frames, tokens_per_frame, at_ratio, kept=lambda number: number)
+    num_tokens = num_frames * tokens_per_frame
+    return within_budget(settings, num_frames, tokens_per_frame, at_ratio, kept=lambda number: number)
+
+
+def counted(method: CompressionMethod, num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
+    """Return K by the method's own `count`.
+
+    Raises:
+        ValueError: if a user's count returns no number of tokens.
+    """
+    number = cast(Count, method.count)(num_frames, tokens_per_frame, retention_ratio)
     if not isinstance(number, int) or not 1 <= number <= num_frames * tokens_per_frame:
         raise ValueError(
             f"`count` of `compression_method={method.name!r}` is {number!r:.100} for {num_frames} frames of "
@@ -388,8 +399,8 @@ def num_kept_tokens(settings: CompressionSettings, num_frames: int, tokens_per_f
 def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
     """Compress one video with settings that are already checked.
 
-    If the number of kept tokens follows from the sizes of the video, `torch.compile` takes this into its graph.
-    Otherwise each number would break the graph, so all of it runs outside.
+    `torch.compile` takes this into its graph if the method allows it, and if the number of kept tokens follows from the
+    sizes of the video. Otherwise each number would break the graph, so all of it runs outside.
 
     Raises:
         ValueError: if the video has no tokens, if the method keeps more tokens than `max_video_tokens`, or if what a
@@ -441,8 +452,7 @@ def all_of(video: VideoTokens, scored: VideoCompression | None = None) -> VideoC
 
 
 def on_device(values: Tensor, device: torch.device) -> Tensor:
-    """Return values of the host on a device. The host does not wait until the device has done all that it was asked
-    before."""
+    """Copy values from the CPU to a device, without waiting for the device."""
     return values.to(device, non_blocking=True)
 
 

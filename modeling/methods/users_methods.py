@@ -30,6 +30,7 @@ from .compression import (
     VideoCompression,
     VideoTokens,
     all_of,
+    counted,
     exact_total,
     most_unique_tokens,
     most_unique_tokens_of_video,
@@ -308,7 +309,7 @@ def _checked(
     indices = compression.indices
     require(len(indices) > 0, "no token at all: keep at least one of a video")
     if method.count is not None and method.keeps_by_sizes(settings.compression_rounding):
-        number = method.count(num_frames, per_frame, settings.retention_ratio)
+        number = counted(method, num_frames, per_frame, settings.retention_ratio)
         require(len(indices) == number, f"{len(indices)} tokens, but its `count` says {number}")
     in_order = bool((indices.diff() > 0).all()) and int(indices[0]) >= 0 and int(indices[-1]) < num_tokens
     require(in_order, f"`indices` that do not ascend within the {num_tokens} tokens")

@@ -6,6 +6,7 @@ first used, so that `vidcom2.compress` needs only torch, and `vidcom2 --help` no
 
 import importlib
 import warnings
+from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ def _write_code(saved: object, folder: str | PathLike[str]) -> None:
     importlib.import_module(f"{__name__}.shipping.shipped_code").write_code(saved, folder)
 
 
-def _check_repo(saved: object, repo: str, token: object, revision: str | None) -> None:
-    importlib.import_module(f"{__name__}.shipping.shipped_code").check_repo(saved, repo, token, revision)
+def _check_repo(saved: object, repo: str, token: object, revision: str | None) -> Collection[str]:
+    return importlib.import_module(f"{__name__}.shipping.shipped_code").check_repo(saved, repo, token, revision)
 
 
 # These modules are cheap to import: they import only the standard library.

@@ -33,9 +33,9 @@ from .watch import watch_command
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    rich_markup_mode=None,  # click's own help fits into any terminal
+    rich_markup_mode=None,  # Rich would cut long names of options short in a narrow terminal
     pretty_exceptions_enable=False,
-    help="Video LLMs that keep only the distinctive video tokens (VidCom²).",
+    help="Run, measure and publish video LLMs that drop most video tokens (VidCom² and other methods).",
 )
 
 
@@ -46,14 +46,14 @@ def _print_versions(wanted: bool) -> None:
 
 
 @app.callback()
-def common(
+def options_before_the_command(
     version: Annotated[
         bool,
         typer.Option("--version", help="Print what is installed.", callback=_print_versions, is_eager=True),
     ] = False,
     modules: ImportOption = None,
 ) -> None:
-    forget_imports()
+    forget_imports()  # of an earlier command in this process
     import_for_command(modules or [])
 
 
@@ -72,19 +72,26 @@ COMMANDS = {
     "verify": verify_command,
     "check-family": check_family_command,
 }
-# What the help of a command shows without `--help-all`: its usual options, and examples.
-SELECTION = ("model", "num_frames", "retention_ratio", "compression_method")
+# What the help of a command shows without `--help-all`: its usual options, and examples. A command that is not here
+# has few options, and shows all.
+MODEL_AND_COMPRESSION = ("model", "num_frames", "retention_ratio", "compression_method")
 HELP = {
     "run": (
-        ("prompt", *SELECTION),
+        ("prompt", *MODEL_AND_COMPRESSION),
         ('vidcom2 run clip.mp4 --prompt "What happens?"', "vidcom2 run --videos FOLDER -o answers.jsonl"),
     ),
-    "chat": (("stream", *SELECTION), ("vidcom2 chat clip.mp4", "vidcom2 chat --stream camera")),
-    "watch": (("output", *SELECTION), ("vidcom2 watch clip.mp4", "vidcom2 chat clip.watched")),
-    "count": (("revision", *SELECTION), ("vidcom2 count clip.mp4", "vidcom2 count clip.mp4 --num-frames 128")),
-    "explain": (("output", *SELECTION), ("vidcom2 explain clip.mp4", "vidcom2 explain clip.mp4 --compare evs")),
+    "chat": (("stream", *MODEL_AND_COMPRESSION), ("vidcom2 chat clip.mp4", "vidcom2 chat --stream camera")),
+    "watch": (("output", *MODEL_AND_COMPRESSION), ("vidcom2 watch clip.mp4", "vidcom2 chat clip.watched")),
+    "count": (
+        ("revision", *MODEL_AND_COMPRESSION),
+        ("vidcom2 count clip.mp4", "vidcom2 count clip.mp4 --num-frames 128"),
+    ),
+    "explain": (
+        ("output", *MODEL_AND_COMPRESSION),
+        ("vidcom2 explain clip.mp4", "vidcom2 explain clip.mp4 --compare evs"),
+    ),
     "demo": (
-        ("port", *SELECTION),
+        ("port", *MODEL_AND_COMPRESSION),
         ("vidcom2 demo clip.mp4", "vidcom2 demo --model llava-hf/llava-onevision-qwen2-0.5b-ov-hf"),
     ),
     "bench": (
@@ -104,20 +111,15 @@ HELP = {
     ),
 }
 for name, command in COMMANDS.items():
-    whole_sentence = (command.__doc__ or "").split("\n\n")[0]  # which click would cut
-    app.command(name, cls=Command, short_help=whole_sentence, context_settings={"obj": HELP.get(name, ((), ()))})(
-        takes_imports(command)
-    )
+    first_paragraph = (command.__doc__ or "").split("\n\n")[0]  # click would cut it to 45 characters
+    context = {"obj": HELP.get(name, ((), ()))}  # where `Command` finds it
+    app.command(name, cls=Command, short_help=first_paragraph, context_settings=context)(takes_imports(command))
 
 
 def main() -> None:
     """Run the `vidcom2` command."""
-    if isinstance(sys.stdout, TextIOWrapper):  # names of files may have characters that it cannot write
+    if isinstance(sys.stdout, TextIOWrapper):  # its encoding may lack characters that names of files have
         sys.stdout.reconfigure(errors="backslashreplace")
-    if "--json" in sys.argv:
+    if "--json" in sys.argv:  # before Transformers is imported, whose warnings would precede the JSON in a terminal
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     app()
-
-
-if __name__ == "__main__":
-    main()

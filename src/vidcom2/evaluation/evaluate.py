@@ -51,28 +51,30 @@ def evaluate(
         answers: a JSONL file that gets a row for each question. Rows that it has already are reused, except errors,
             and so are the answers in them: only what they lack is asked, such as a further candidate.
             `<name>.lock` beside it keeps other runs out, and `<name>.run.json` records what the answers depend on. An
-            `AnswerFile` is locked and claimed by the caller.
+            `AnswerFile` is locked and claimed by the caller, who records the other arguments too.
         num_frames: how many frames are sampled evenly from each video.
-        batch_size: the most prompts in a call of `generate`. A batch that does not fit into memory is halved, and so
-            are those after it. So many questions wait encoded at a time, with each candidate.
+        batch_size: the maximum number of prompts in a call of `generate`. A batch that does not fit into memory is
+            halved, and so are those after it. Up to `batch_size` questions are held encoded, each with every candidate.
         workers: threads that read videos ahead. `workers` + `batch_size` videos are in memory at a time.
-        max_new_tokens: the most tokens that an answer may have.
+        max_new_tokens: the maximum length of an answer.
         chat_template_kwargs: values for the model's chat template, such as `{"enable_thinking": False}`.
         letters: whether the answer to a question with options is the most probable letter, as its first token. If not,
-            options are read in texts. None means yes, unless the model thinks aloud or a candidate answers by itself.
+            the model answers in text, in which the option is looked for. None means yes, unless the model thinks aloud
+            or a candidate answers by itself.
         read: reads a video's frames, and raises a ValueError if it cannot. Several threads call it.
 
     Returns:
         The rows in the order of the questions. A row has `id`; `given`, the question's line; and either `answers`, by
-        the labels of "all tokens" and of all candidates that the file has answers of, or `error`, why there are none.
+        the labels of "all tokens" and of all candidates that the file has answers of, or `error`, why an answer is
+        missing, so that all candidates are compared on the same questions. Answers of before stay in the file then.
         An answer has `text`, `correct` (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept
         tokens per scored token), or only `refused`, why its method cannot do this. A letter also has the
         `letter_logprobs` of all. `video_file` is the size and the time of the last change of a video that is a file.
 
     Raises:
         OptionError: if the file holds rows of another model, or of other questions or arguments; if a method or a
-            video has changed since; if another run is writing it; if it is no answer file; or if candidates do not go
-            together.
+            video has changed since; if another run is writing it; if the file is not an answer file; or if candidates
+            do not go together.
     """
     compared = compared_candidates(candidates)
     how = HowToAnswer(
@@ -83,16 +85,19 @@ def evaluate(
         scale_while_reading=False,
         chat_template_kwargs=chat_template_kwargs or {},
     )
-    of_template, own = dict(chat_template_kwargs or {}), [each.label for each in candidates if each.answer is not None]
-    if own and letters:
-        raise OptionError(f"`letters` is True, but {own[0]!r} answers by itself, in texts. Leave `letters` out.")
-    letters = not own and not thinks_aloud(checkpoint.processor, of_template) if letters is None else letters
+    template_kwargs = dict(chat_template_kwargs or {})
+    by_itself = next((each.label for each in candidates if each.answer is not None), None)
+    if by_itself is not None and letters:
+        raise OptionError(f"`letters` is True, but {by_itself!r} answers by itself, in texts. Leave `letters` out.")
+    if letters is None:
+        letters = by_itself is None and not thinks_aloud(checkpoint.processor, template_kwargs)
     with ExitStack() as stack:
         if not isinstance(answers, AnswerFile):
             answers = AnswerFile(answers, GROWS)
             stack.enter_context(answers.locked())
-            run = _run(checkpoint, compared, read) | {"num_frames": num_frames, "max_new_tokens": max_new_tokens}
-            answers.claim(run | {"chat_template_kwargs": of_template, "letters": letters}, commit())
+            arguments: dict[str, Any] = {"num_frames": num_frames, "max_new_tokens": max_new_tokens}
+            arguments |= {"chat_template_kwargs": template_kwargs, "letters": letters}
+            answers.claim(_what_answers_depend_on(checkpoint, compared, read) | arguments, commit())
         asked = ((question.id, stamp_of(question.given, question.video)) for question in questions)
         answers.check_answers(answers.answered(), asked, "question")
         rows = answers.rows_to_continue()
@@ -155,41 +160,45 @@ def _rows(
                     by_letter=by_letter,
                 )
 
-    # By default, reading ends where the run does.
+    # Without a reader of the caller's, the engine's own can be interrupted in the middle of a video.
     with closing(engine.answers(requests(), None if read is read_video else read)) as answers:
         for answer in answers:
             request = cast(CandidateRequest, answer.request)
             found[request.question.id][request.candidate.label] = answer
+            # Answers come in batches of similar length, so a row may be complete before an earlier one. It then waits.
             while waiting and len(found.get(waiting[0][0].id, ())) == len(waiting[0][1]):
                 question, candidates = waiting.popleft()
                 by_label = found.pop(question.id)
                 of_question = [by_label[each.label] for each in candidates]
-                told = before.get(question.id, {}).get("answers", {})
-                yield _row_of(question, told, of_question) | {"video_file": stamps[question.id]}
+                earlier = before.get(question.id, {}).get("answers", {})
+                yield _row_of(question, earlier, of_question) | {"video_file": stamps[question.id]}
 
 
 def _row_of(question: Question, before: Mapping[str, Any], answers: Sequence[AnsweredRequest]) -> dict[str, Any]:
-    """Return the row of a question: the answers of before, and these. What the stock model refuses is an error, and so
-    is whatever else than a refusal left a candidate without an answer."""
+    """Return the row of a question: the answers of before, and these.
+
+    If a method refuses the video, that is noted as its answer. Any other failure, or a refusal by the stock model,
+    makes the row an error.
+    """
     row: dict[str, Any] = {"id": question.id, "given": question.given}
-    told = dict(before)
+    by_label = dict(before)
     for answer in answers:
         label = cast(CandidateRequest, answer.request).candidate.label
         if isinstance(answer, CandidateAnswer):
             text = cast(str, answer.answer)
-            told[label] = {"text": text}
+            by_label[label] = {"text": text}
             if answer.letter_logprobs is not None:
-                told[label]["letter_logprobs"] = answer.letter_logprobs
-            told[label] |= {"kept_share": answer.kept_share, "correct": question.is_correct(text)}
-            told[label]["agrees"] = question.agree(text, told[AllTokens().label]["text"])
+                by_label[label]["letter_logprobs"] = answer.letter_logprobs
+            by_label[label] |= {"kept_share": answer.kept_share, "correct": question.is_correct(text)}
+            by_label[label]["agrees"] = question.agree(text, by_label[AllTokens().label]["text"])
         elif answer.refused and label != AllTokens().label:
-            told[label] = {"refused": answer.error}
+            by_label[label] = {"refused": answer.error}
         else:
             return row | {"error": answer.error}
-    return row | {"answers": told}
+    return row | {"answers": by_label}
 
 
-def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> dict[str, Any]:
+def _what_answers_depend_on(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> dict[str, Any]:
     """Return what answers depend on besides the questions and the other arguments of `evaluate`.
 
     Raises:
@@ -199,7 +208,7 @@ def _run(checkpoint: Checkpoint, candidates: Sequence[Candidate], read: Any) -> 
     settings = model.config.compression_settings().as_dict()
     try:
         of_model = model_identity(model)
-    except OptionError:  # weights that are offloaded cannot be read, nor easily changed
+    except OptionError:  # Weights that are offloaded cannot be read. The files that they came from identify them.
         if checkpoint.identity is None:
             raise
         of_model = checkpoint.identity

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import LocalTokenNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.utils.sha import git_hash
 from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
@@ -117,8 +117,11 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
 
 def check_repo(
     saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, repo: str, token: Any, revision: str | None
-) -> None:
+) -> Collection[str]:
     """Refuse to push code over files that this project did not write. `SavedWithCode` calls it.
+
+    Returns:
+        The names of the object's code files.
 
     Raises:
         ValueError: if the repo has other files with these names.
@@ -126,25 +129,23 @@ def check_repo(
     """
     code = _code_saved_with(saved)
     if not code:
-        return
+        return ()
     api = HfApi(token=token)
     try:
-        if "/" not in repo:
-            repo = f"{api.whoami()['name']}/{repo}"
         info = api.model_info(repo, revision=revision, files_metadata=True)
-    except (RepositoryNotFoundError, RevisionNotFoundError, LocalTokenNotFoundError):
-        return  # there is nothing to overwrite, or Transformers will report the problem
+    except RevisionNotFoundError:  # it will be made, from the main one
+        info = api.model_info(repo, files_metadata=True)
     there = {sibling.rfilename: sibling.blob_id for sibling in info.siblings or []}
     changed = [name for name, content in code.items() if name in there and there[name] != git_hash(content)]
-    if not changed:
-        return
+    if changed:
 
-    def content(name: str) -> Path:
-        return Path(api.hf_hub_download(repo, name, revision=info.sha))
+        def content(name: str) -> Path:
+            return Path(api.hf_hub_download(repo, name, revision=info.sha))
 
-    written = written_before(content(CONFIG)) if CONFIG in there else {}
-    taken = [name for name in changed if not _is_same(content(name), written.get(name))]
-    refuse_taken(taken, f"the repo {repo!r}")
+        written = written_before(content(CONFIG)) if CONFIG in there else {}
+        taken = [name for name in changed if not _is_same(content(name), written.get(name))]
+        refuse_taken(taken, f"the repo {repo!r}", "Nothing was sent.")
+    return code.keys()
 
 
 def _code_saved_with(

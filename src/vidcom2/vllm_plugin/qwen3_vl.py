@@ -1,5 +1,8 @@
-"""Qwen3-VL, Qwen3-VL-MoE, Qwen3.5, Qwen3.5-MoE and Cosmos 3 with VidCom² in vLLM: what differs from Qwen2-VL."""
-# vLLM has an environment of its own:
+"""Qwen3-VL, Qwen3-VL-MoE, Qwen3.5, Qwen3.5-MoE and Cosmos 3 with VidCom² in vLLM. `separate_frames.py` does the work.
+
+Their prompts have the same layout: for each pair of frames its time, a start mark, the tokens, and an end mark.
+"""
+# vLLM is not installed where pyright runs.
 # pyright: reportMissingImports=false
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,15 +20,15 @@ from .separate_frames import SeparateFramesProcessor, SeparateMRopeFramesModel
 
 
 class CompressedQwen3VideosProcessor(SeparateFramesProcessor, CompressedQwenVideosProcessor):
-    """The mixin for Qwen3-VL and what has its layout."""
+    """The processor's mixin for families with this layout."""
 
     def texts_of_videos(
         self, mm_items: Any, outputs: Mapping[str, Any], hf_kwargs: Mapping[str, object]
     ) -> Iterator[Sequence[int]]:
-        """Yield for each pair of frames its time, and its tokens between two marks."""
+        """Yield the text of each video: its pairs of frames with a single placeholder each, between the marks."""
         config = self.info.get_hf_config()
         for timestamps in outputs["timestamps"]:
-            whole = self.get_video_repl(
+            with_one_each = self.get_video_repl(
                 tokens_per_frame=[1] * len(timestamps),
                 timestamps=timestamps,
                 tokenizer=self.info.get_tokenizer(),
@@ -33,21 +36,23 @@ class CompressedQwen3VideosProcessor(SeparateFramesProcessor, CompressedQwenVide
                 vision_end_token_id=config.vision_end_token_id,
                 video_token_id=config.video_token_id,
             )
-            yield whole.full
+            yield with_one_each.full
 
 
 class CompressedQwen3VideosModel(SeparateMRopeFramesModel):
-    """The mixin for Qwen3-VL and what has its layout: the time of a frame stands before its marks."""
+    """The model's mixin for families with this layout."""
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         multimodal = vllm_config.model_config.multimodal_config
-        multimodal.video_pruning_rate = 0.5  # makes the parent reserve room for positions beyond the prompt's length
+        # vLLM makes its table of rotary positions longer than the prompt only while its own pruning looks switched on.
+        # Any rate does so. What the user set was read when the settings were checked.
+        multimodal.video_pruning_rate = 0.5
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         multimodal.video_pruning_rate = None
 
     @property
     def features_width(self) -> int:
-        """Channels of a feature without its shift, including those that are added in the first decoder layers."""
+        """Channels of a feature without its shift (see `MRopeVideosModel`), with those of DeepStack's layers."""
         return self.visual_dim + self.multiscale_dim
 
     @property
@@ -73,8 +78,8 @@ class VidCom2Qwen3_5MoeForVllm(CompressedQwen3VideosModel, Qwen3_5MoeForConditio
 
 @with_processor(CompressedQwen3VideosProcessor)
 class VidCom2Cosmos3OmniForVllm(CompressedQwen3VideosModel, Cosmos3ForConditionalGeneration):
-    """vLLM's Cosmos 3 with only the kept tokens of each video. It reads weights both where and as the released
-    checkpoints have them, and as Transformers saves them."""
+    """vLLM's Cosmos 3 with only the kept tokens of each video. It loads released checkpoints, whose files lie in
+    subfolders and have names of their own, and those saved by Transformers, with Qwen3-VL's names in the top folder."""
 
     allow_patterns_overrides: ClassVar = ["*.safetensors", *Cosmos3ForConditionalGeneration.allow_patterns_overrides]
     hf_to_vllm_mapper = (
@@ -91,12 +96,13 @@ class VidCom2Qwen3VLMoeForVllm(CompressedQwen3VideosModel, Qwen3VLMoeForConditio
         """Load the weights as the parent does.
 
         Raises:
-            ValueError: if the widths of the model do not tell whether the weights of experts are transposed.
+            ValueError: if both axes of the experts' weights have the same size, so that a transposed one looks alike.
         """
         return super().load_weights(self._as_released(weights))
 
     def _as_released(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Transpose experts saved by Transformers 5, because vLLM expects their axes as in the released checkpoints."""
+        """Transpose experts saved by Transformers 5, (E, 2I, H) and (E, H, I), because vLLM expects the released
+        checkpoints' (E, H, 2I) and (E, I, H)."""
         text = self.config.text_config
         widths = {"gate_up_proj": 2 * text.moe_intermediate_size, "down_proj": text.moe_intermediate_size}
         axis_of_hidden = {"gate_up_proj": -1, "down_proj": -2}  # in Transformers 5
@@ -106,7 +112,7 @@ class VidCom2Qwen3VLMoeForVllm(CompressedQwen3VideosModel, Qwen3VLMoeForConditio
                 if widths[kind] == text.hidden_size:
                     raise ValueError(
                         f"`{name}` has shape {tuple(weight.shape)}, which does not tell whether it is transposed, "
-                        "because `hidden_size` equals the experts' own width. Serve this model with Transformers."
+                        "because its two axes have the same size. Serve this model with Transformers."
                     )
                 if weight.shape[axis_of_hidden[kind]] == text.hidden_size:
                     weight = weight.mT

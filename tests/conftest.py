@@ -85,12 +85,26 @@ def _stand_in(rows: Sequence[ModelCase], combination: str) -> ModelCase:
     return max(rows, key=lambda row: crc32(f"{combination} {row.name}".encode()))
 
 
+def _kind(row: ModelCase) -> object:
+    """Return what a family's model shares with others: this project's mixins, and how frames enter its prompt."""
+    if not row.loads_here:
+        return row.name
+    classes = (row.model_class, row.model_class.inner_class)
+    mixins = [base for each in classes for base in each.__mro__[1:] if base.__module__.startswith("vidcom2.")]
+    return tuple(mixins), row.frames_stand_apart, row.deepstack
+
+
+KINDS = {row.name: _kind(row) for row in MODELS}
+COVERED = "the families of a kind that has a representative"
+
+
 def _share_out(items: list[pytest.Item]) -> None:
     """Mark as `product` the cases of a test that another family stands for.
 
     Representatives run every combination of the test's other parameters. Of the other families, one runs each
-    combination. In tests about the models, all families run the first combination. In the others, one representative
-    runs each combination by default, and the others are `slow`.
+    combination. In tests about the models, one family of each kind runs the first combination, and one of all those
+    that are of a representative's kind. In the others, one representative runs each combination by default, and the
+    others are `slow`.
     """
     test = f"{items[0].path.name} {items[0].originalname}"
     around_the_models = items[0].path.stem.removeprefix("test_") in AROUND_THE_MODELS
@@ -107,10 +121,21 @@ def _share_out(items: list[pytest.Item]) -> None:
         first[row.name] = min(first.get(row.name, place), place, key=sum)
     for place, cases in combinations.items():
         rows = [_row(item) for item in cases.values()]
+        covered = {KINDS[row.name] for row in rows if row.representative}
         for is_slow in (False, True):
             others = [row for row in rows if row.slow == is_slow and not row.representative]
+            kinds: dict[object, list[ModelCase]] = defaultdict(list)
             for row in others:
-                if row is not _stand_in(others, f"{test} {place}") and (around_the_models or place != first[row.name]):
+                kinds[COVERED if KINDS[row.name] in covered else KINDS[row.name]].append(row)
+            running = {_stand_in(others, f"{test} {place}").name} if others else set()
+            if not around_the_models:
+                running |= {
+                    _stand_in(each, f"{test} {place}").name
+                    for alike in kinds.values()
+                    if (each := [row for row in alike if place == first[row.name]])
+                }
+            for row in others:
+                if row.name not in running:
                     cases[row.name].add_marker("product")
         representatives = [row for row in rows if row.representative]
         for row in representatives if around_the_models else ():

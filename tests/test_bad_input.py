@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from models import RETENTION_RATIO, make_image, make_video, placeholder_id, typed, video_places
 from reference import reading_embeddings
 from test_generate import make_prompt, run
@@ -28,6 +29,7 @@ def refusal(setting: dict[str, Any]) -> str:
     return rf"`{name}` is {value!r}, but must be .*The default is"
 
 
+@of_representatives
 @pytest.mark.parametrize("setting", BAD_SETTINGS, ids=str)
 def test_a_bad_setting_is_refused_in_a_config_on_assignment_and_on_loading(
     family: Family, setting: dict, tmp_path: Path
@@ -49,6 +51,7 @@ def test_a_bad_setting_is_refused_in_a_config_on_assignment_and_on_loading(
     assert getattr(config, name) == before
 
 
+@of_representatives
 @pytest.mark.parametrize("setting", BAD_SETTINGS, ids=str)
 def test_a_bad_setting_is_refused_in_every_call(family: Family, setting: dict) -> None:
     inputs, text = family.one_video(), family.inputs(family.prompt("Hello."))
@@ -64,6 +67,7 @@ def assert_all_refuse(family: Family, inputs: Any, match: str, **settings: Any) 
             call(**inputs, **settings)
 
 
+@of_representatives
 @pytest.mark.parametrize("made", [Tensor.tolist, Tensor.numpy, list], ids=["list", "ndarray", "list of tensors"])
 def test_inputs_that_are_no_tensors_are_refused_by_name(family: Family, made: Callable) -> None:
     inputs = dict(family.one_video())
@@ -99,6 +103,7 @@ def test_sizes_of_videos_in_another_form_are_refused_by_name(family: Family, spo
             family.model.generate(**inputs | {name: spoilt(inputs[name])}, max_new_tokens=1)
 
 
+@only(lambda family: family.representative or family.takes_one_kind)  # which has a mask of pixels, too
 def test_pixels_of_images_that_are_no_tensor_are_refused_beside_videos(family: Family) -> None:
     inputs = family.for_stock(make_prompt(family, "image_and_video"))
     for name in inputs.keys() & {"pixel_values", "pixel_attention_mask"}:
@@ -121,6 +126,7 @@ def test_placeholders_that_do_not_match_the_frames_are_refused(family: Family) -
     assert_all_refuse(family, inputs, rf"\[{per_video - 1}\] video placeholders.* videos of \[{per_video}\].*processor")
 
 
+@of_representatives
 def test_a_video_cannot_be_shared_by_two_prompts(family: Family) -> None:
     prompts = [family.prompt("One.", videos=1), family.prompt("Two.", videos=1)]
     inputs = dict(family.inputs(*prompts, videos=[make_video(0), make_video(1)]))
@@ -134,11 +140,13 @@ def test_a_video_cannot_be_shared_by_two_prompts(family: Family) -> None:
     assert_all_refuse(family, inputs, "video placeholders")
 
 
+@of_representatives
 def test_a_video_without_placeholders_is_refused(family: Family) -> None:
     text = family.inputs(family.prompt("Hello."))
     assert_all_refuse(family, dict(text) | family.videos_of(family.one_video()), "placeholders")
 
 
+@only(lambda family, asking: family.representative or asking == "stock")
 def test_placeholders_whose_video_is_not_passed_are_refused(asking: Family) -> None:
     """The stock classes read them as text. TRL's GRPO trainer asks for log-probabilities so."""
     inputs, text = asking.one_video(), asking.inputs("So?")
@@ -187,17 +195,20 @@ def test_embeddings_beside_videos_are_refused_where_ids_tell_what_is_what(family
     assert_all_refuse(family, embeddings | family.videos_of(inputs), "`inputs_embeds` cannot be passed .*`input_ids`")
 
 
+@of_representatives
 def test_the_callers_positions_are_refused(family: Family) -> None:
     inputs = family.one_video()
     positions = torch.arange(inputs["input_ids"].shape[1])[None]
     assert_all_refuse(family, dict(inputs) | {"position_ids": positions}, "`position_ids` cannot be given")
 
 
+@of_representatives
 def test_a_mask_of_the_wrong_shape_is_refused(family: Family) -> None:
     inputs = family.one_video()
     assert_all_refuse(family, dict(inputs) | {"attention_mask": torch.ones(1, 7)}, r"`attention_mask` .*7")
 
 
+@of_representatives
 def test_pixels_beside_features_of_the_same_videos_are_refused(family: Family) -> None:
     inputs = family.one_video()
     features = family.model.get_video_features(**family.videos_of(inputs))
@@ -231,6 +242,7 @@ def test_frames_of_one_token_and_odd_patch_grids_work(tmp_path: Path, side: int)
     assert model(**inputs).past_key_values.get_seq_length() == 2 + len(features.pooler_output[0])
 
 
+@of_representatives
 def test_settings_beside_encoded_features_are_refused(family: Family) -> None:
     inputs = family.one_video()
     rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
@@ -240,11 +252,13 @@ def test_settings_beside_encoded_features_are_refused(family: Family) -> None:
         assert_all_refuse(family, given, "`retention_ratio` is .* was encoded before it", retention_ratio=asked_for)
 
 
+@of_representatives
 def test_a_rounding_that_decides_how_many_stay_is_refused_beside_a_short_prompt(family: Family) -> None:
     short = family.writing_short
     assert_all_refuse(short, short.one_video(), "so the total is fixed.*stock processor", compression_rounding="ceil")
 
 
+@of_representatives
 def test_a_config_assigned_to_the_model_takes_effect_in_every_call(family: Family, short_length: Callable) -> None:
     model = family.load(retention_ratio=1.0)
     model.config = copy.deepcopy(model.config)
@@ -257,6 +271,7 @@ def test_a_config_assigned_to_the_model_takes_effect_in_every_call(family: Famil
         assert call().past_key_values.get_seq_length() == short_length(inputs)
 
 
+@of_representatives
 def test_an_unknown_setting_of_a_call_is_refused(family: Family) -> None:
     inputs = family.one_video()
     for name in ("compression_ratio", "retention_rate", "vision_feature_layers", "max_video_frames"):
@@ -267,6 +282,7 @@ def test_an_unknown_setting_of_a_call_is_refused(family: Family) -> None:
             family.model.get_video_features(**family.videos_of(inputs), **{name: 0.5})
 
 
+@of_representatives
 def test_more_arguments_by_position_than_the_parent_takes_are_refused(family: Family) -> None:
     for method in (family.model.model.get_video_features, family.model.model.forward):
         with pytest.raises(TypeError, match=rf"`{method.__name__}` was given 40 arguments by position, but takes \d+:"):
@@ -296,6 +312,7 @@ class ByPosition(torch.nn.Module):
         return self.call(**dict(zip(self.names, inputs)))
 
 
+@of_representatives
 @pytest.mark.parametrize("how", ["export", "trace"])
 def test_exporting_or_tracing_a_compressing_model_is_refused(family: Family, how: str) -> None:
     inputs, model = family.one_video(), family.load()
@@ -355,6 +372,7 @@ def test_a_refused_export_or_trace_leaves_nothing_behind(family: Family, how: st
         assert torch.equal(model(**inputs).logits, family.model(**inputs).logits)
 
 
+@of_representatives
 def test_a_mask_that_hides_a_video_is_refused(family: Family) -> None:
     prompts = [family.prompt("What happens?", videos=1)] * 2
     both = family.inputs(*prompts, videos=[make_video(0), make_video(1)])
@@ -362,6 +380,7 @@ def test_a_mask_that_hides_a_video_is_refused(family: Family) -> None:
     assert_all_refuse(family, both, r"`attention_mask` hides \d+ placeholders of videos")
 
 
+@of_representatives
 def test_a_mask_that_hides_a_placeholder_of_a_dropped_token_or_of_an_image_is_refused(family: Family) -> None:
     """Every family says so. M-RoPE positions would be wrong, or of another number than the tokens."""
     inputs = make_prompt(family, "image_and_video")
@@ -382,7 +401,7 @@ def test_an_inner_model_built_from_a_stock_config_works(family: Family) -> None:
     assert torch.equal(inner(**inputs).last_hidden_state, family.load().model(**inputs).last_hidden_state)
 
 
-@only(lambda family: family.mrope)
+@only(lambda family: family.representative and family.mrope)
 def test_images_and_videos_without_their_grids_are_refused(family: Family) -> None:
     inputs = dict(family.inputs(family.prompt("?", videos=1, images=1), videos=[make_video(0)], images=[make_image(0)]))
     del inputs["image_grid_thw"]
@@ -390,9 +409,12 @@ def test_images_and_videos_without_their_grids_are_refused(family: Family) -> No
         family.model(**inputs)
 
 
-@pytest.mark.parametrize("method", ["vidcom2", "coverage", "evs", "uniform_frames"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_pixel_that_is_not_finite_stays_visible_in_the_answer(family: Family, value: float, method: str) -> None:
+@of_representatives
+@pytest.mark.parametrize(
+    ("method", "value"),
+    [("vidcom2", math.inf), *((method, math.nan) for method in ("vidcom2", "coverage", "evs", "uniform_frames"))],
+)
+def test_a_pixel_that_is_not_finite_stays_visible_in_the_answer(family: Family, method: str, value: float) -> None:
     """In the stock class it is. So it must not be lost with a token or a frame that is dropped."""
     inputs = dict(family.one_video())
     for place in (1 / 9, 1 / 3, 1 / 2):

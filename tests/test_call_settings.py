@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from models import CASES_THAT_LOAD, RETENTION_RATIO, make_video, typed
 from reference import compressed_embeddings, position_arguments
 from test_generate import batch_of_two, run
@@ -38,7 +38,7 @@ NEEDS = {  # settings that make no difference by themselves
 }
 
 
-@only(lambda family, name: family.grouped or name not in ("vision_method", "vision_tolerance"))
+@of_representatives
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_setting_of_one_call_acts_as_in_a_model_loaded_with_it(family: Family, name: str) -> None:
     base = {"compression_rounding": "ceil"} if name == "compression_window" else {}  # otherwise too few budgets change
@@ -57,6 +57,7 @@ def test_a_setting_of_one_call_acts_as_in_a_model_loaded_with_it(family: Family,
         assert same == (name in unchanged), "does the setting change the logits?"
 
 
+@of_representatives
 @pytest.mark.parametrize("name", ["compression_newlines", "spatial_pool_mode"])
 def test_a_setting_that_belongs_to_the_model_is_refused_in_one_call(family: Family, name: str) -> None:
     for call in (family.model, family.model.generate):
@@ -82,6 +83,7 @@ def test_a_stock_config_is_converted_with_all_its_fields(family: Family) -> None
     assert torch.equal(loaded(**inputs).logits, expected)
 
 
+@of_representatives
 def test_another_familys_config_is_refused(family: Family) -> None:
     others = [
         case.config_class() for case in CASES_THAT_LOAD if not issubclass(case.config_class, family.case.config_class)
@@ -91,6 +93,7 @@ def test_another_familys_config_is_refused(family: Family) -> None:
             family.case.model_class(config)
 
 
+@of_representatives
 def test_a_users_subclass_loads_stock_checkpoints(family: Family, tmp_path: Path) -> None:
     from test_load import assert_same_weights, legacy_checkpoint
 
@@ -139,7 +142,7 @@ def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: 
     torch.testing.assert_close(step.logits[:, -1], from_scratch, rtol=0, atol=1e-5)
 
 
-@only(lambda family: not family.mrope)
+@only(lambda family: family.representative and not family.mrope)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_original_positions_without_a_cache_equal_those_with_one(family: Family, attention: str, rows: int) -> None:
@@ -154,6 +157,7 @@ def test_original_positions_without_a_cache_equal_those_with_one(family: Family,
 # -- lengths ----------------------------------------------------------------------------------------------------------
 
 
+@of_representatives
 def test_a_compressed_prompt_beyond_the_models_positions_causes_a_warning(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from models import RETENTION_RATIO, make_video, typed
 from reference import EXACT, compressed_embeddings, position_arguments
 from test_generate import batch_of_two, make_prompt
@@ -62,6 +62,7 @@ def test_video_features_have_the_parents_fields_first_and_the_compressions_last(
         assert torch.equal(torch.cat(features.pooler_output), torch.cat(family.parents_features(inputs)))
 
 
+@of_representatives
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 def test_a_config_that_asks_for_tuples_is_honoured_or_refused_where_the_parent_fails(
     family: Family, ratio: float
@@ -83,6 +84,7 @@ def test_a_config_that_asks_for_tuples_is_honoured_or_refused_where_the_parent_f
             call(**inputs)
 
 
+@of_representatives
 def test_every_setting_reaches_the_operator(family: Family) -> None:
     settings = {
         "compression_method": "vidcom2",
@@ -155,6 +157,7 @@ def test_logits_and_loss_equal_those_of_the_prompt_compressed_by_hand(family: Fa
     torch.testing.assert_close(ours.logits, theirs.logits[:, rows], rtol=0, atol=1e-5)
 
 
+@of_representatives
 def test_hidden_states_of_chosen_layers_equal_those_among_all_layers(family: Family) -> None:
     inputs = family.one_video()
     for model, stock in ((family.model, family.stock), (family.model.model, family.stock.model)):
@@ -192,7 +195,7 @@ def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str)
 
 
 # What is padding in a short prompt, only its mask tells, as with the stock class.
-@only(lambda asking, masked: asking == "stock" or masked)
+@only(lambda family, asking, masked: asking == "stock" or (masked and family.representative))
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(asking: Family, masked: bool) -> None:
     both, _ = batch_of_two(asking)
@@ -211,6 +214,7 @@ def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(asking: Famil
     assert torch.equal(torch.cat(tokens, dim=1), expected)
 
 
+@of_representatives
 def test_a_mask_that_fits_neither_the_conversation_nor_the_cache_is_refused(family: Family) -> None:
     inputs = family.one_video()
     out = family.model(**inputs, use_cache=True)
@@ -220,6 +224,7 @@ def test_a_mask_that_fits_neither_the_conversation_nor_the_cache_is_refused(fami
         family.model(input_ids=token, attention_mask=mask, past_key_values=out.past_key_values)
 
 
+@of_representatives
 def test_generate_continues_from_a_cache_that_forward_filled(family: Family) -> None:
     inputs = family.one_video()
     cache = DynamicCache(config=family.model.config.get_text_config())
@@ -259,6 +264,7 @@ def test_gradients_reach_the_language_model_the_projector_and_the_vision_tower(f
     assert without == theirs
 
 
+@only(lambda family: family.representative or family.shares_kv)
 def test_gradient_checkpointing_of_either_kind_changes_no_gradient(family: Family) -> None:
     inputs = family.one_video()
     gradients = []

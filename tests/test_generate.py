@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from models import RETENTION_RATIO, make_image, make_video, placeholder_id, typed, video_places
 from oracle import oracle_compress
 from reference import (
@@ -51,7 +51,10 @@ MODES: dict[str, dict[str, Any]] = {
 REPEATING = ("num_beams", "num_return_sequences")
 NEED_IDS = ("repetition_penalty", "no_repeat_ngram", "no_cache")  # modes that make no sense of embeddings
 PROMPTS = ("one_video", "two_videos", "image_and_video")
-TWO_PROMPT_MODES = ("greedy", "beams", "beams_returned", "repetition_penalty", "static_cache")
+# Every mode runs with a prompt of one video, and those that treat several media in their own way with the others.
+MODES_OF_PROMPTS = [(mode, "one_video") for mode in MODES] + [
+    (mode, kind) for mode in ("greedy", "beams_returned", "chunked_prefill") for kind in PROMPTS[1:]
+]
 
 
 def make_prompt(family: Family, kind: str) -> BatchFeature:
@@ -120,8 +123,7 @@ def fails_in_the_parent(family: Family, mode: str, kind: str) -> bool:
 
 
 @pytest.mark.usefixtures("whole_media_for_beams")
-@pytest.mark.parametrize("kind", PROMPTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "kind"), MODES_OF_PROMPTS)
 def test_at_ratio_1_generate_equals_the_parents_bit_for_bit(family: Family, mode: str, kind: str) -> None:
     inputs = make_prompt(family, kind)
     if mode == "chunked_prefill" and not CHUNKS_FEATURES:
@@ -151,16 +153,16 @@ def test_at_ratio_1_generate_equals_the_parents_bit_for_bit(family: Family, mode
 
 
 @pytest.mark.usefixtures("whole_media_for_beams")
-@pytest.mark.parametrize("kind", ["image", "text"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "kind"), [*((mode, "image") for mode in MODES), ("greedy", "text"), ("beams", "text")]
+)
 def test_a_prompt_without_video_takes_the_parents_path(family: Family, mode: str, kind: str) -> None:
     """PerceptionLM's parent fails where it should split the features of an image, so it runs in one chunk."""
     inputs, whole = make_prompt(family, kind), {"prefill_chunk_size": None} if family.case.own_outputs else {}
     assert_same(run(family.model, inputs, **MODES[mode]), run(family.stock, inputs, **MODES[mode] | whole))
 
 
-@pytest.mark.parametrize("kind", PROMPTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "kind"), MODES_OF_PROMPTS)
 def test_the_cache_and_the_tokens_are_those_of_the_prompt_compressed_by_hand(
     family: Family, short_length: Callable, mode: str, kind: str
 ) -> None:
@@ -219,8 +221,10 @@ def batch_of_two(family: Family, images: bool = False) -> tuple[BatchFeature, li
     return both, alone
 
 
-@pytest.mark.parametrize("images", [False, True], ids=["videos", "images_and_videos"])
-@pytest.mark.parametrize("mode", TWO_PROMPT_MODES)
+@pytest.mark.parametrize(
+    ("mode", "images"),
+    [("greedy", False), *((mode, True) for mode in ("greedy", "beams_returned", "repetition_penalty", "static_cache"))],
+)
 def test_two_prompts_in_a_batch_equal_one_by_one(asking: Family, mode: str, images: bool) -> None:
     both, alone = batch_of_two(asking, images)
     call = MODES[mode] | ({} if asking.is_short else UNEVEN)
@@ -242,12 +246,14 @@ def test_rows_of_a_batch_keep_different_numbers_if_the_content_decides(family: F
     assert kept[0] != kept[1]
 
 
+@of_representatives
 def test_a_batch_without_attention_mask_infers_the_padding(asking: Family) -> None:
     both, _ = batch_of_two(asking)
     unmasked = {name: value for name, value in both.items() if name != "attention_mask"}
     assert torch.equal(run(asking.model, unmasked), run(asking.model, both))
 
 
+@of_representatives
 def test_scores_attentions_and_hidden_states_cover_the_compressed_prompt(
     family: Family, short_length: Callable
 ) -> None:
@@ -273,6 +279,7 @@ def test_scores_attentions_and_hidden_states_cover_the_compressed_prompt(
     assert torch.equal(out.sequences, run(model, inputs, min_new_tokens=NEW))
 
 
+@of_representatives
 def test_a_streamer_gets_the_prompt_that_runs_then_the_new_tokens(family: Family, short_length: Callable) -> None:
     inputs, values = family.one_video(), []
 
@@ -288,6 +295,7 @@ def test_a_streamer_gets_the_prompt_that_runs_then_the_new_tokens(family: Family
     assert torch.equal(new, out[inputs["input_ids"].shape[1] :])
 
 
+@of_representatives
 @pytest.mark.parametrize("source", ["argument", "generation_config", "model.generation_config"])
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 def test_max_and_min_length_count_the_callers_prompt(family: Family, source: str, ratio: float) -> None:
@@ -299,23 +307,19 @@ def test_max_and_min_length_count_the_callers_prompt(family: Family, source: str
     if source == "argument":
         kwargs |= limits
     elif source == "generation_config":
-        kwargs = {"max_new_tokens": None, "do_sample": None, "pad_token_id": None}
-        kwargs["generation_config"] = GenerationConfig(**limits, do_sample=False, pad_token_id=256)
+        config = GenerationConfig(**limits, do_sample=False, pad_token_id=PAD)
+        kwargs |= {"pad_token_id": None, "generation_config": config}
     else:
         for name, value in limits.items():
             setattr(model.generation_config, name, value)
     assert run(model, inputs, **kwargs).shape[1] == prompt + 9
     if source == "generation_config":
-        assert kwargs["generation_config"].max_length == limits["max_length"], "the caller's object was changed"
-
-
-def test_a_max_length_below_the_prompt_is_refused_in_the_callers_numbers(family: Family) -> None:
-    inputs = family.one_video()
-    prompt = inputs["input_ids"].shape[1]
+        assert config.max_length == limits["max_length"], "the caller's object was changed"
     with pytest.raises(ValueError, match=rf"`max_length` is {prompt - 1}, but the prompt has {prompt} tokens"):
-        run(family.model, inputs, max_new_tokens=None, max_length=prompt - 1)
+        run(model, inputs, max_new_tokens=None, max_length=prompt - 1)
 
 
+@of_representatives
 def test_the_callers_hooks_see_the_prompt_that_runs(family: Family, short_length: Callable) -> None:
     """Its placeholders are fewer. Its text is the caller's."""
     both, alone = batch_of_two(family)
@@ -375,6 +379,7 @@ LOOKING_BACK = {
 }
 
 
+@of_representatives
 @pytest.mark.parametrize("kind", LOOKING_BACK)
 def test_processors_that_generate_makes_see_the_prompt_that_runs(family: Family, kind: str) -> None:
     """So a prompt that the model shortens gives the tokens of one that was written short."""
@@ -399,6 +404,7 @@ class Recorder(LogitsProcessor):
         return scores
 
 
+@of_representatives
 def test_at_ratio_1_processors_that_read_ids_score_as_the_parents_do(family: Family) -> None:
     inputs, of_scores = family.one_video(), {"return_dict_in_generate": True, "output_scores": True}
     read_ids = ("repetition_penalty", "no_repeat_ngram_size", "encoder_repetition_penalty", "sequence_bias")
@@ -409,6 +415,7 @@ def test_at_ratio_1_processors_that_read_ids_score_as_the_parents_do(family: Fam
         assert_same(ours.scores, theirs.scores)
 
 
+@of_representatives
 def test_processors_and_criteria_see_no_ids_but_those_of_the_callers_prompt(asking: Family) -> None:
     inputs, of_processor, of_criteria = asking.one_video(), Recorder(), []
 
@@ -432,6 +439,7 @@ def test_processors_and_criteria_see_no_ids_but_those_of_the_callers_prompt(aski
             assert torch.equal(ids.sort().values, inputs["input_ids"][0].sort().values)
 
 
+@of_representatives
 def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
     text = family.stock.config.text_config
     own = ("rope_parameters", "layer_types", "per_layer_config", "head_dim")  # not every language model's are Qwen2's
@@ -446,7 +454,7 @@ def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
     assert torch.equal(run(family.model, inputs, max_new_tokens=16, assistant_model=assistant), greedy)
 
 
-@only(lambda family: not family.recurrent)
+@only(lambda family: family.representative and not family.recurrent)
 @pytest.mark.parametrize("kind", ["text", "image", "one_video"])
 def test_a_compressing_assistant_drafts_what_the_stock_class_drafts(family: Family, kind: str) -> None:
     """Transformers lets an assistant draft from the prompt as text, so it has no videos to compress."""
@@ -465,6 +473,7 @@ def test_a_compressing_assistant_drafts_what_the_stock_class_drafts(family: Fami
         assert steps[0] == steps[1]
 
 
+@of_representatives
 @pytest.mark.parametrize("mode", ["repetition_penalty", "no_repeat_ngram"])
 def test_penalties_of_a_second_turn_see_the_whole_conversation(family: Family, mode: str) -> None:
     first = family.one_video()
@@ -476,6 +485,7 @@ def test_penalties_of_a_second_turn_see_the_whole_conversation(family: Family, m
     )
 
 
+@of_representatives
 def test_a_video_may_follow_a_cached_text_turn(family: Family) -> None:
     text = family.inputs(family.prompt("Hello."))
     turn = run(family.stock, text, return_dict_in_generate=True)
@@ -486,6 +496,7 @@ def test_a_video_may_follow_a_cached_text_turn(family: Family) -> None:
     assert torch.equal(run(family.model, inputs, past_key_values=turn.past_key_values), run(family.model, inputs))
 
 
+@of_representatives
 def test_a_cache_of_another_batch_or_beside_a_part_of_the_conversation_is_refused(family: Family) -> None:
     turn = run(family.model, family.one_video(), return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, turn.sequences[:, :3]], dim=1)
@@ -495,23 +506,21 @@ def test_a_cache_of_another_batch_or_beside_a_part_of_the_conversation_is_refuse
         run(family.model, {"input_ids": ids[:, :5]}, past_key_values=turn.past_key_values)
 
 
-def test_a_static_cache_has_room_for_the_compressed_prompt_and_no_more(family: Family, short_length: Callable) -> None:
-    inputs = family.one_video()
-    model = family.load(retention_ratio=RETENTION_RATIO)  # a model remembers its longest static cache
-    out = run(model, inputs, cache_implementation="static", return_dict_in_generate=True)
-    assert out.past_key_values.get_max_length() == short_length(inputs) + NEW - 1
-
-
-def test_a_static_cache_gives_the_logits_of_a_dynamic_one(family: Family) -> None:
+def test_a_static_cache_has_room_for_the_compressed_prompt_and_gives_the_logits_of_a_dynamic_one(
+    family: Family, short_length: Callable
+) -> None:
     """Where the stock class's differ, no default may choose a static cache. tests/test_gemma4.py has the known case."""
     for model, inputs in ((family.stock, family.for_stock(family.one_video())), (family.model, family.one_video())):
-        vars(model).pop("_previous_max_cache_length", None)
+        vars(model).pop("_previous_max_cache_length", None)  # a model remembers its longest static cache
         of_logits = {"return_dict_in_generate": True, "output_logits": True}
         static, dynamic = (run(model, inputs, cache_implementation=kind, **of_logits) for kind in ("static", None))
         torch.testing.assert_close(static.logits, dynamic.logits, rtol=0, atol=1e-5)
+    assert static.past_key_values.get_max_length() == short_length(inputs) + NEW - 1
 
 
-@only(lambda family: family.tokens_per_frame < 20)  # so that the cache has room for the whole prompt
+@only(
+    lambda family: family.representative and family.tokens_per_frame < 20
+)  # so that the cache has room for the whole prompt
 def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_reused(family: Family) -> None:
     inputs = family.one_video()
     kwargs = {"cache_implementation": "static", "return_dict_in_generate": True, "max_new_tokens": 100}
@@ -525,6 +534,7 @@ def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_reused(family: 
     assert torch.equal(ours, theirs)
 
 
+@of_representatives
 def test_the_callers_empty_cache_is_filled_with_the_compressed_prompt(family: Family, short_length: Callable) -> None:
     inputs = family.one_video()
     cache = DynamicCache(config=family.model.config.get_text_config())
@@ -533,6 +543,7 @@ def test_the_callers_empty_cache_is_filled_with_the_compressed_prompt(family: Fa
     assert torch.equal(out, run(family.model, inputs, min_new_tokens=NEW))
 
 
+@of_representatives
 def test_features_encoded_beforehand_can_be_passed(family: Family) -> None:
     inputs = family.one_video()
     prompt = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
@@ -545,12 +556,14 @@ def test_features_encoded_beforehand_can_be_passed(family: Family) -> None:
             assert features.pooler_output is kept, "the caller's features were changed"
 
 
+@of_representatives
 def test_continuous_batching_is_refused_before_it_begins(family: Family) -> None:
     for call in (family.model.generate_batch, family.model.init_continuous_batching):
         with pytest.raises(ValueError, match="run token ids alone, without videos"):
             call([[20, 30]])
 
 
+@of_representatives
 def test_uncompressed_features_are_refused_below_ratio_1(family: Family) -> None:
     inputs = family.one_video()
     uncompressed = family.stock.model.get_video_features(**family.videos_of(inputs))
@@ -561,6 +574,7 @@ def test_uncompressed_features_are_refused_below_ratio_1(family: Family) -> None
     assert torch.equal(out, run(family.stock, inputs))
 
 
+@of_representatives
 def test_input_ids_may_be_positional(family: Family) -> None:
     inputs = family.one_video()
     rest = {name: value for name, value in inputs.items() if name != "input_ids"}
@@ -568,6 +582,7 @@ def test_input_ids_may_be_positional(family: Family) -> None:
     assert torch.equal(out, run(family.model, inputs))
 
 
+@of_representatives
 def test_a_custom_generation_loop_gets_the_prompt_that_runs(family: Family, short_length: Callable) -> None:
     inputs = family.one_video()
     given = []
@@ -582,6 +597,7 @@ def test_a_custom_generation_loop_gets_the_prompt_that_runs(family: Family, shor
     assert out.past_key_values.get_seq_length() == short_length(inputs) + NEW - 1
 
 
+@of_representatives
 def test_a_custom_loop_may_call_the_model_itself(family: Family) -> None:
     def custom(model: Any, input_ids: Tensor, generation_config: Any, **kwargs: Any) -> Any:
         names = ("logits_processor", "stopping_criteria", "streamer", "synced_gpus")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from models import make_video
 from test_conversations import QUESTION
 from test_generate import assert_same, run
@@ -145,6 +145,7 @@ def test_a_video_beyond_its_budget_is_compressed_as_at_the_lower_ratio(family: F
     assert [len(each.indices) for each in kept] == [budget, budget]
 
 
+@of_representatives
 def test_at_ratio_1_a_video_within_its_budget_is_the_parents_bit_for_bit(family: Family) -> None:
     inputs = family.one_video()
     model = family.load(retention_ratio=1.0, max_video_tokens=scored(family))
@@ -177,6 +178,7 @@ def test_videos_of_different_lengths_in_a_batch_have_each_its_own_ratio(family: 
         assert torch.equal(compression.indices, expected.indices)
 
 
+@of_representatives
 def test_a_conversations_second_video_is_held_to_the_budget_by_itself(family: Family) -> None:
     budget = {"retention_ratio": 1.0, "max_video_tokens": scored(family, 4)}
     first = family.one_video(num_frames=4)  # within the budget, so that the first turn drops nothing
@@ -192,6 +194,7 @@ def test_a_conversations_second_video_is_held_to_the_budget_by_itself(family: Fa
     assert out.past_key_values.get_seq_length() > before
 
 
+@of_representatives
 def test_a_budget_that_a_method_cannot_keep_is_refused_in_every_call(family: Family) -> None:
     inputs, frames = family.one_video(), family.case.scored_frames(8)
     for call in (family.model, family.model.generate, family.model.model):

@@ -123,6 +123,7 @@ def test_original_positions_equal_those_of_the_full_prompt(family: Family) -> No
     assert torch.allclose(ours.logits, renumbered, atol=1e-4) != family.case.reads_positions
 
 
+@only(lambda family: family.representative or family.shares_kv)
 @pytest.mark.parametrize("positions", ["original", "consecutive"])
 def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: Family, positions: str) -> None:
     model = family.load(retention_ratio=RETENTION_RATIO, compression_positions=positions)

@@ -135,7 +135,7 @@ CHANGES: dict[str, tuple[str, Any, list[int]]] = {
 # What is padding in a short prompt, only its mask tells, as with the stock class.
 @only(
     lambda family, change, asking, masked: (
-        (not family.recurrent or change == "reordered") and (asking == "stock" or (masked and family.representative))
+        family.representative and (not family.recurrent or change == "reordered") and (asking == "stock" or masked)
     )
 )
 @torch.no_grad()
@@ -256,6 +256,7 @@ def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: st
     torch.testing.assert_close(logits, from_scratch, rtol=0, atol=1e-5)
 
 
+@of_representatives
 @torch.no_grad()
 def test_padding_stays_masked_when_a_loop_passes_positions(family: Family) -> None:
     both, _ = batch_of_two(family)

@@ -76,11 +76,16 @@ def works_in_the_stock_class(family: Any) -> bool:
     return family.name not in ("glm4v_moe", "molmo2", "qwen4_exp", "glm5_next")
 
 
-pytestmark = only(works_in_the_stock_class)
+def has_attention_of_its_own(family: Any) -> bool:
+    """Whether its layers call attention otherwise than those of the representatives do."""
+    return (family.keys_are_latent or family.shares_kv) and works_in_the_stock_class(family)
+
+
+pytestmark = only(lambda family: family.representative or has_attention_of_its_own(family))
 
 
 def exists(family: Any, way: str) -> bool:
-    if not works_in_the_stock_class(family):
+    if not (family.representative or has_attention_of_its_own(family)):
         return False
     if "chunks" in way:
         return CHUNKS_FEATURES

@@ -221,6 +221,7 @@ def batch_of_two(family: Family, images: bool = False) -> tuple[BatchFeature, li
     return both, alone
 
 
+@only(lambda family, asking: family.representative or asking == "stock")
 @pytest.mark.parametrize(
     ("mode", "images"),
     [("greedy", False), *((mode, True) for mode in ("greedy", "beams_returned", "repetition_penalty", "static_cache"))],
@@ -316,7 +317,7 @@ def test_max_and_min_length_count_the_callers_prompt(family: Family, source: str
     if source == "generation_config":
         assert config.max_length == limits["max_length"], "the caller's object was changed"
     with pytest.raises(ValueError, match=rf"`max_length` is {prompt - 1}, but the prompt has {prompt} tokens"):
-        run(model, inputs, max_new_tokens=None, max_length=prompt - 1)
+        run(family.model, inputs, max_new_tokens=None, max_length=prompt - 1)
 
 
 @of_representatives

@@ -228,6 +228,7 @@ def test_fewer_times_than_videos_are_refused(attentive: Family, times: Any, rati
 # -- media on a filled cache, as features -----------------------------------------------------------------------------
 
 
+@only(lambda family: family.representative and family.mrope)
 @torch.no_grad()
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 @pytest.mark.parametrize("kind", ["image", "whole video", "the parent's video", "kept video"])

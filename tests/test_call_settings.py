@@ -8,7 +8,7 @@ import torch
 from conftest import Family, of_representatives, only
 from models import CASES_THAT_LOAD, RETENTION_RATIO, make_video, typed
 from reference import compressed_embeddings, position_arguments
-from test_generate import batch_of_two, run
+from test_generate import answered, batch_of_two, run
 from transformers import AutoConfig, CLIPConfig
 
 from vidcom2.configuration.compression_settings import SETTING_NAMES
@@ -134,7 +134,7 @@ def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: 
     new = torch.ones_like(ids[:, both["input_ids"].shape[1] :])
     second = {"input_ids": ids, "attention_mask": torch.cat([both["attention_mask"], new], dim=1)}
     from_scratch = model(**second, **family.videos_of(both), **typed(family, both, ids)).logits[:, -1]
-    out = run(model, second, past_key_values=turn.past_key_values, return_dict_in_generate=True, output_logits=True)
+    out = answered(model, second, past_key_values=turn.past_key_values)
     torch.testing.assert_close(out.logits[0], from_scratch, rtol=0, atol=1e-5)
     prompt = both["input_ids"].shape[1]
     cache = model(**both, use_cache=True).past_key_values
@@ -150,8 +150,9 @@ def test_original_positions_without_a_cache_equal_those_with_one(family: Family,
     """There Transformers would take the gaps for the ends of several prompts in a row."""
     model = family.load(retention_ratio=RETENTION_RATIO, attn_implementation=attention)
     inputs = family.inputs(*[family.prompt("What happens?", videos=1)] * rows, videos=[make_video(0)] * rows)
-    settings = {"compression_positions": "original", "return_dict_in_generate": True, "output_logits": True}
-    with_cache, without = (run(model, inputs, use_cache=each, **settings) for each in (True, False))
+    with_cache, without = (
+        answered(model, inputs, use_cache=each, compression_positions="original") for each in (True, False)
+    )
     torch.testing.assert_close(without.logits, with_cache.logits, rtol=0, atol=1e-5)
 
 

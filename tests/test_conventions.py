@@ -18,14 +18,7 @@ from vidcom2 import load
 from vidcom2.cli.app import app
 from vidcom2.conventions import hosting
 from vidcom2.conventions.against_stock import compare_with_stock, written
-from vidcom2.conventions.derived_row import (
-    BrokenConventionError,
-    derived_row,
-    frame_side,
-    hosted,
-    noise,
-    row_text,
-)
+from vidcom2.conventions.derived_row import BrokenConventionError, derived_row, frame_side, hosted, noise, row_text
 from vidcom2.families import table as families
 from vidcom2.families.sources import written_modules, written_source
 from vidcom2.families.table import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import Family, of_representatives, only
 from models import RETENTION_RATIO, make_image, make_video, token_types, typed, video_places
-from test_generate import NEW, batch_of_two, run
+from test_generate import NEW, answered, batch_of_two, run
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
@@ -25,6 +25,13 @@ def first_turn(family: Family, kind: str) -> Any:
     if kind == "image":
         return family.inputs(family.prompt("What is it?", images=1), images=[make_image(3)])
     return family.inputs(family.prompt("Hello."))
+
+
+def after_a_turn(of: Family, inputs: Any, **kwargs: Any) -> tuple[dict[str, Tensor], Any]:
+    """Ask, and return the ids of the conversation with a question more, and the cache."""
+    turn = run(of.model, inputs, return_dict_in_generate=True, **kwargs)
+    ids = torch.cat([turn.sequences, of.inputs(QUESTION)["input_ids"]], dim=1)
+    return {"input_ids": ids}, turn.past_key_values
 
 
 def other_chats(family: Family, model: Any) -> None:
@@ -63,10 +70,7 @@ def test_interleaved_chats_on_one_model_equal_each_chat_alone(asking: Family, fi
         else:
             ids = torch.cat([said, other["input_ids"]], dim=1)
             kwargs = asking.videos_of(other)
-        out = run(
-            model, {"input_ids": ids} | kwargs, past_key_values=cache, return_dict_in_generate=True, output_logits=True
-        )
-        return torch.stack(out.logits)
+        return torch.stack(answered(model, {"input_ids": ids} | kwargs, past_key_values=cache).logits)
 
     alone = conversation(lambda model: None)
     assert torch.equal(conversation(lambda model: other_chats(asking, model)), alone)
@@ -84,9 +88,7 @@ def test_a_new_video_on_a_filled_cache_may_be_prefilled_in_chunks(family: Family
 
     def answer(chunk: int | None) -> Any:
         cache = copy.deepcopy(turn.past_key_values)
-        settings = {"past_key_values": cache, "prefill_chunk_size": chunk}
-        details = {"return_dict_in_generate": True, "output_logits": True}
-        return run(family.model, inputs | {"input_ids": ids}, **settings, **details)
+        return answered(family.model, inputs | {"input_ids": ids}, past_key_values=cache, prefill_chunk_size=chunk)
 
     whole, chunks = answer(None), answer(16)
     assert torch.equal(chunks.sequences, whole.sequences)
@@ -102,20 +104,13 @@ def test_positions_after_a_long_video_of_small_frames_equal_a_run_from_scratch(
     """With 64 frames of few tokens, M-RoPE's largest position is the video's last frame, not the text's last token.
     With all tokens, the stock class runs the whole conversation in one go."""
     inputs = family.one_video("?", num_frames=64)
-    turn = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True)
-    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
+    second, turn_cache = after_a_turn(family, inputs, retention_ratio=ratio)
+    ids = second["input_ids"]
     whole = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **family.videos_of(inputs)}
     whole["mm_token_type_ids"] = token_types(family.model.config, ids)
     from_scratch = (family.stock if ratio == 1.0 else family.model)(**whole).logits[:, -1]
     if by == "a second turn":
-        out = run(
-            family.model,
-            {"input_ids": ids},
-            past_key_values=turn.past_key_values,
-            return_dict_in_generate=True,
-            output_logits=True,
-        )
-        continued = out.logits[0]
+        continued = answered(family.model, second, past_key_values=turn_cache).logits[0]
     else:
         prompt = inputs["input_ids"].shape[1]
         cache = family.model(**inputs, retention_ratio=ratio, use_cache=True).past_key_values
@@ -184,30 +179,28 @@ def test_an_answer_may_be_cropped_from_the_cache(asking: Family) -> None:
 @only(lambda family: family.representative and family.mrope)  # the others have no token types
 def test_token_types_left_over_from_an_earlier_turn_do_no_harm(family: Family) -> None:
     inputs = family.one_video()
-    turn = run(family.model, inputs, return_dict_in_generate=True)
-    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
-    expected = run(family.model, {"input_ids": ids}, past_key_values=copy.deepcopy(turn.past_key_values))
+    second, cache = after_a_turn(family, inputs)
+    expected = run(family.model, second, past_key_values=copy.deepcopy(cache))
     stale = {name: inputs[name] for name in ("mm_token_type_ids", *family.case.video_inputs[1:]) if name in inputs}
-    assert torch.equal(run(family.model, {"input_ids": ids} | stale, past_key_values=turn.past_key_values), expected)
+    assert torch.equal(run(family.model, second | stale, past_key_values=cache), expected)
 
 
 @of_representatives
 def test_the_stock_class_cannot_continue_a_cache_that_ours_filled(family: Family) -> None:
     inputs = family.one_video()
-    turn = run(family.model, inputs, return_dict_in_generate=True)
-    second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
-    length, intact = turn.past_key_values.get_seq_length(), copy.deepcopy(turn.past_key_values)
+    second, cache = after_a_turn(family, inputs)
+    length, intact = cache.get_seq_length(), copy.deepcopy(cache)
     for call in (
-        lambda: run(family.stock, second, past_key_values=turn.past_key_values),
-        lambda: family.stock(second["input_ids"][:, -1:], past_key_values=turn.past_key_values),
+        lambda: run(family.stock, second, past_key_values=cache),
+        lambda: family.stock(second["input_ids"][:, -1:], past_key_values=cache),
     ):
         with pytest.raises(ValueError, match="another model does not know"):
             call()
-    assert turn.past_key_values.get_seq_length() == length, "the refused call changed the cache"
+    assert cache.get_seq_length() == length, "the refused call changed the cache"
     step = {"input_ids": torch.tensor([[20]])}
     expected = family.model(**step, past_key_values=intact).logits
-    assert torch.equal(family.model(**step, past_key_values=copy.deepcopy(turn.past_key_values)).logits, expected)
-    continued = run(family.model, second, past_key_values=turn.past_key_values)
+    assert torch.equal(family.model(**step, past_key_values=copy.deepcopy(cache)).logits, expected)
+    continued = run(family.model, second, past_key_values=cache)
     assert torch.equal(continued, run(family.model, second | family.videos_of(inputs)))
 
 
@@ -252,7 +245,7 @@ def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: st
     if by == "forward":
         logits = family.model(input_ids=other["input_ids"], **new).logits[:, -1]
     else:
-        logits = run(family.model, {"input_ids": ids} | new, return_dict_in_generate=True, output_logits=True).logits[0]
+        logits = answered(family.model, {"input_ids": ids} | new).logits[0]
     torch.testing.assert_close(logits, from_scratch, rtol=0, atol=1e-5)
 
 
@@ -278,31 +271,26 @@ def test_speculation_on_a_filled_cache_is_refused(family: Family, name: str) -> 
     """Transformers would feed the prompt twice."""
     value = 3 if name == "prompt_lookup_num_tokens" else family.stock
     for kind in ("text", "video"):
-        turn = run(family.model, first_turn(family, kind), return_dict_in_generate=True)
-        ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
+        second, cache = after_a_turn(family, first_turn(family, kind))
         with pytest.raises(ValueError, match=f"`{name}` cannot continue a filled"):
-            run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **{name: value})
+            run(family.model, second, past_key_values=cache, **{name: value})
 
 
 @only(lambda family: family.representative and not family.recurrent)
 @pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])
 def test_beams_continue_a_cache_whose_rows_were_repeated(family: Family, name: str) -> None:
     inputs = family.one_video()
-    turn = run(family.model, inputs, return_dict_in_generate=True)
-    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
+    second, cache = after_a_turn(family, inputs)
+    second_of_short, cache_of_short = after_a_turn(family.writing_short, family.writing_short.one_video())
     kwargs = {name: 3, "do_sample": name != "num_beams"}
-    with pytest.raises(ValueError, match=f"`{name}`.* is 3, but the KV cache has one row"):
-        run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **kwargs)
-    short = family.writing_short
-    turn_of_short = run(short.model, short.one_video(), return_dict_in_generate=True)
-    ids_of_short = torch.cat([turn_of_short.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
-    with pytest.raises(ValueError, match=f"`{name}`.* is 3, but the KV cache has one row"):
-        run(short.model, {"input_ids": ids_of_short}, past_key_values=turn_of_short.past_key_values, **kwargs)
-    turn.past_key_values.batch_repeat_interleave(3)
+    for given, filled in ((second, cache), (second_of_short, cache_of_short)):
+        with pytest.raises(ValueError, match=f"`{name}`.* is 3, but the KV cache has one row"):
+            run(family.model, given, past_key_values=filled, **kwargs)
+    cache.batch_repeat_interleave(3)
     torch.manual_seed(1)
-    continued = run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **kwargs)
+    continued = run(family.model, second, past_key_values=cache, **kwargs)
     torch.manual_seed(1)
-    whole = {"input_ids": ids} | family.videos_of(inputs) | typed(family, inputs, ids)
+    whole = second | family.videos_of(inputs) | typed(family, inputs, second["input_ids"])
     assert torch.equal(continued, run(family.model, whole, **kwargs))
 
 
@@ -404,26 +392,12 @@ def conversation_of(
         new_mask = new.pop("attention_mask")
         mask = torch.cat([mask, new_mask], dim=1)
         if by == "generate":
-            arguments = {"input_ids": said, "attention_mask": mask}
-            out = run(
-                family.model,
-                arguments | dict(new),
-                past_key_values=cache,
-                return_dict_in_generate=True,
-                output_logits=True,
-                max_new_tokens=1,
-                retention_ratio=ratio,
-            )
+            given = {"input_ids": said, "attention_mask": mask, "past_key_values": cache} | dict(new)
+            out = answered(family.model, given, max_new_tokens=1, retention_ratio=ratio)
             result.append(out.logits[0])
         else:
-            out = family.model(
-                input_ids=said[:, start:],
-                attention_mask=mask,
-                past_key_values=cache,
-                use_cache=True,
-                retention_ratio=ratio,
-                **new,
-            )
+            given = {"input_ids": said[:, start:], "attention_mask": mask, "past_key_values": cache} | dict(new)
+            out = family.model(**given, use_cache=True, retention_ratio=ratio)
             result.append(out.logits[:, -1])
         cache = out.past_key_values
         said = torch.cat([said, answers[number][rows]], dim=1)
@@ -474,12 +448,11 @@ def rebuilt(cache: Any) -> DynamicCache:
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 def test_a_cache_that_was_rebuilt_is_refused_where_its_tokens_cannot_be_known(family: Family, ratio: float) -> None:
     inputs = family.one_video()
-    turn = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True)
-    second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
-    expected = run(family.model, second, past_key_values=copy.deepcopy(turn.past_key_values), retention_ratio=ratio)
-    stored = pickle.loads(pickle.dumps(turn.past_key_values))
+    second, filled = after_a_turn(family, inputs, retention_ratio=ratio)
+    expected = run(family.model, second, past_key_values=copy.deepcopy(filled), retention_ratio=ratio)
+    stored = pickle.loads(pickle.dumps(filled))
     assert torch.equal(run(family.model, second, past_key_values=stored, retention_ratio=ratio), expected)
-    cache = rebuilt(turn.past_key_values)
+    cache = rebuilt(filled)
     with pytest.raises(ValueError, match="or it was rebuilt from keys and values"):
         run(family.model, second, past_key_values=copy.deepcopy(cache))
     if ratio == 1.0 and not family.case.mrope:

@@ -2,16 +2,15 @@
 
 import copy
 import inspect
-from typing import Any
 
 import pytest
 import torch
 from conftest import Family, of_representatives, only
-from models import RETENTION_RATIO, make_video, typed
+from models import RETENTION_RATIO, make_video
 from reference import EXACT, compressed_embeddings, position_arguments
 from test_generate import batch_of_two, make_prompt
 from torch import Tensor
-from transformers import BatchFeature, DynamicCache
+from transformers import BatchFeature
 from transformers.utils.generic import ModelOutput
 
 from vidcom2 import compress
@@ -179,11 +178,7 @@ def ends_of(inputs: BatchFeature) -> Tensor:
 
 @pytest.mark.parametrize("padding_side", ["left", "right"])
 def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str) -> None:
-    family.processor.tokenizer.padding_side = padding_side
-    try:
-        both, alone = batch_of_two(family, images=True)
-    finally:
-        family.processor.tokenizer.padding_side = "left"
+    both, alone = batch_of_two(family, images=True, padding_side=padding_side)
     together = family.model(**both, labels=ends_of(both))
     assert together.logits.shape[:2] == both["input_ids"].shape
     for row, inputs in enumerate(alone):
@@ -222,17 +217,6 @@ def test_a_mask_that_fits_neither_the_conversation_nor_the_cache_is_refused(fami
     mask = torch.ones(1, inputs["input_ids"].shape[1], dtype=torch.long)
     with pytest.raises(ValueError, match=r"covers the .* tokens of the conversation"):
         family.model(input_ids=token, attention_mask=mask, past_key_values=out.past_key_values)
-
-
-@of_representatives
-def test_generate_continues_from_a_cache_that_forward_filled(family: Family) -> None:
-    inputs = family.one_video()
-    cache = DynamicCache(config=family.model.config.get_text_config())
-    family.model(**inputs, past_key_values=cache)
-    ids = torch.cat([inputs["input_ids"], family.inputs("So?")["input_ids"]], dim=1)
-    kwargs: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False}
-    whole = family.model.generate(ids, **family.videos_of(inputs), **typed(family, inputs, ids), **kwargs)
-    assert torch.equal(family.model.generate(ids, past_key_values=cache, **kwargs), whole)
 
 
 def test_forward_takes_the_stock_classs_arguments_in_its_order_with_and_without_the_head(family: Family) -> None:

@@ -9,13 +9,7 @@ import torch
 from conftest import Family, of_representatives, only
 from models import RETENTION_RATIO, make_image, make_video, placeholder_id, typed, video_places
 from oracle import oracle_compress
-from reference import (
-    compressed_embeddings,
-    language_model_lengths,
-    new_tokens,
-    position_arguments,
-    reading_embeddings,
-)
+from reference import compressed_embeddings, language_model_lengths, new_tokens, position_arguments, reading_embeddings
 from torch import Tensor
 from transformers import (
     BatchFeature,
@@ -84,6 +78,11 @@ def run(model: torch.nn.Module, inputs: BatchFeature, **kwargs: Any) -> Any:
     return model.generate(**inputs, **{name: value for name, value in settings.items() if value is not None})
 
 
+def answered(model: Any, inputs: Any, **kwargs: Any) -> Any:
+    """Return what `run` does with the logits and the cache."""
+    return run(model, inputs, return_dict_in_generate=True, output_logits=True, **kwargs)
+
+
 def assert_same(ours: Any, theirs: Any) -> None:
     """Assert equality to the last bit, through tuples and lists."""
     if isinstance(theirs, Tensor):
@@ -144,10 +143,7 @@ def test_at_ratio_1_generate_equals_the_parents_bit_for_bit(family: Family, mode
     for model in (family.stock, family.model, family.uncompressing):
         vars(model).pop("_previous_max_cache_length", None)  # a longer static cache would be read in another order
     theirs = run(family.stock, inputs, **kwargs)
-    for ours in (
-        run(family.model, inputs, retention_ratio=1.0, **kwargs),
-        run(family.uncompressing, inputs, **kwargs),
-    ):
+    for ours in (run(family.model, inputs, retention_ratio=1.0, **kwargs), run(family.uncompressing, inputs, **kwargs)):
         for name in ("sequences", "scores", "hidden_states", "sequences_scores"):
             assert_same(ours.get(name), theirs.get(name))
 
@@ -210,10 +206,13 @@ UNEVEN = {"compression_rounding": "ceil"}  # with which rows of a batch keep dif
 BATCH_QUESTIONS = ("What happens?", "And now something longer: who is there, and why?")
 
 
-def batch_of_two(family: Family, images: bool = False) -> tuple[BatchFeature, list[BatchFeature]]:
+def batch_of_two(
+    family: Family, images: bool = False, padding_side: str = "left"
+) -> tuple[BatchFeature, list[BatchFeature]]:
+    """Return two prompts of different lengths in a padded batch, and each alone."""
     prompts = [family.prompt(question, videos=1, images=int(images)) for question in BATCH_QUESTIONS]
     pictures = [make_image(0), make_image(1)] if images else None
-    both = family.inputs(*prompts, videos=list(BATCH_VIDEOS), images=pictures)
+    both = family.inputs(*prompts, videos=list(BATCH_VIDEOS), images=pictures, padding_side=padding_side)
     alone = [
         family.inputs(prompt, videos=[video], images=[pictures[row]] if images else None)
         for row, (prompt, video) in enumerate(zip(prompts, BATCH_VIDEOS, strict=True))

@@ -266,15 +266,9 @@ def test_the_number_of_sampled_frames_does_not_depend_on_the_processors_rate(
             "`text` is list, but a question needs .* A list of questions needs a list of as many entries",
         ),
         ({"videos": (each for each in ["a.mp4"]), "text": "What?"}, "`videos` is generator and `text` is str, but"),
-        (
-            {"videos": ["a.mp4"], "text": (each for each in ["What?"])},
-            "`videos` is list and `text` is generator, but",
-        ),
+        ({"videos": ["a.mp4"], "text": (each for each in ["What?"])}, "`videos` is list and `text` is generator, but"),
         ({"text": (each for each in [chat(0)])}, "`text` is generator, but a question needs"),
-        (
-            {"videos": make_video(0)[0], "text": "What?"},
-            "`videos` is ndarray and .*frames in 4 dimensions",
-        ),
+        ({"videos": make_video(0)[0], "text": "What?"}, "`videos` is ndarray and .*frames in 4 dimensions"),
         ({"videos": ["a.mp4", make_video(0)], "text": "Which?"}, "files and decoded frames"),
     ],
 )

@@ -117,6 +117,7 @@ WAYS: dict[str, Callable[[Checkpoint], Any]] = {
     "answer_many": bulk,
     "demo": lambda checkpoint: Answerer(checkpoint).clip(str(DEMO_VIDEO), 4),
     "eval": evaluated,
+    "stream": lambda checkpoint: LiveVideo(**of(checkpoint)).add(np.zeros((84, 84, 3), dtype=np.uint8), 0.0),
     "explain": lambda checkpoint: explain(frames(), **of(checkpoint)),
 }
 
@@ -136,18 +137,6 @@ def test_every_way_to_an_answer_prepares_frames_beside_the_tower_or_where_it_is_
     assert set(told) == ({None} if family.case.name in ON_THE_CPU else {STAND_IN})
     told.clear()
     way(Checkpoint("tiny", family.model, family.processor, prepare_on="cpu"))
-    assert set(told) == {None}
-
-
-@of_representatives
-def test_frames_of_a_stream_are_prepared_beside_the_tower(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = recorded(monkeypatch, family.processor)
-    monkeypatch.setattr(frame_device, "device_of_encoder", lambda model: STAND_IN)
-    live = LiveVideo(family.model, family.processor, max_video_tokens=10_000)
-    live.add(np.zeros((84, 84, 3), dtype=np.uint8), 0.0)
-    assert set(told) == ({None} if family.case.name in ON_THE_CPU else {STAND_IN})
-    told.clear()
-    LiveVideo(family.model, family.processor, prepare_on="cpu").add(np.zeros((84, 84, 3), dtype=np.uint8), 0.0)
     assert set(told) == {None}
 
 

@@ -64,7 +64,6 @@ def sliced() -> Pair:
 @pytest.mark.parametrize(
     ("prompts", "lengths", "arguments"),
     [
-        ([f"{VIDEO}What?"], (3,), {}),
         ([f"{VIDEO}{VIDEO}?"], (2, 3), {}),
         ([f"{IMAGE}{VIDEO}{IMAGE}\n{VIDEO}{IMAGE}"], (1, 3), {}),
         ([f"{VIDEO}a much longer one{VIDEO}", f"{VIDEO}?"], (1, 1, 2), {}),

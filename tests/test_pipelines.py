@@ -239,18 +239,6 @@ def test_all_decoded_frames_are_used_even_if_the_processor_would_sample_them(
     assert prefill_lengths == [family.one_video(num_frames=frames)["input_ids"].shape[1] for frames in (12, 8)]
 
 
-def test_the_number_of_sampled_frames_does_not_depend_on_the_processors_rate(
-    video_pipe: Any, family: Family, prefill_lengths: list
-) -> None:
-    processor = family.processor.video_processor
-    own = getattr(processor, "fps", None)
-    for num_frames in (4, 2):
-        video_pipe(make_video(0), "What?", num_frames=num_frames, generate_kwargs=GENERATION | {"retention_ratio": 1.0})
-    first, second = (family.one_video("What?", num_frames=num_frames)["input_ids"].shape[1] for num_frames in (4, 2))
-    assert prefill_lengths[0] == first > second == prefill_lengths[1]
-    assert getattr(processor, "fps", None) == own
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -17,7 +17,9 @@ from reference import reading_embeddings
 from test_generate import make_prompt, run
 from torch import Tensor
 
+from benchmarks.pages import ROOT
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
+from vidcom2.modeling.prompt.refusals import TABLES
 from vidcom2.tiny.llava import tiny_llava_onevision
 
 
@@ -316,23 +318,9 @@ class ByPosition(torch.nn.Module):
         return self.call(**dict(zip(self.names, inputs)))
 
 
-@of_representatives
-@pytest.mark.parametrize("how", ["export", "trace"])
-def test_exporting_or_tracing_a_compressing_model_is_refused(family: Family, how: str) -> None:
-    inputs, model = family.one_video(), family.load()
-    names = [name for name in family.case.video_inputs if isinstance(inputs[name], torch.Tensor)]
-    for module in (
-        ByPosition(lambda **named: model(**named, use_cache=False).logits, ["input_ids", *names]),
-        ByPosition(lambda **named: torch.cat(model.get_video_features(**named).pooler_output), names),
-    ):
-        tensors = tuple(inputs[name] for name in module.names)
-        with pytest.raises(ValueError, match=r"torch\.(export|jit\.trace).*`retention_ratio=1\.0`"):
-            torch.export.export(module, tensors) if how == "export" else torch.jit.trace(module, tensors)
-
-
 @only(lambda family: family.name in ("llava_onevision", "qwen2_5_vl", "internvl", "gemma4"))  # kinds of prompts
 @pytest.mark.parametrize("how", ["export", "strict export", "trace"])
-def test_a_refused_export_or_trace_leaves_nothing_behind(family: Family, how: str) -> None:
+def test_an_export_or_trace_is_refused_and_leaves_nothing_behind(family: Family, how: str) -> None:
     """Neither in the model, which answers as one that was never exported, nor in the KV cache of a conversation."""
     inputs, model = family.one_video(), family.load()
     names = ["input_ids", *(name for name in family.case.video_inputs if isinstance(inputs[name], torch.Tensor))]
@@ -364,7 +352,10 @@ def test_a_refused_export_or_trace_leaves_nothing_behind(family: Family, how: st
     for name, call in calls.items():
         module = ByPosition(call, names[name == "features" :])
         tensors = tuple((again if name == "generate" else inputs)[each] for each in module.names)
-        with pytest.raises((ValueError, RuntimeError, SystemError)):  # a strict export fails in Dynamo
+        refused = (ValueError, r"torch\.(export|jit\.trace).*`retention_ratio=1\.0`")
+        if how == "strict export" or name == "generate":  # Dynamo fails, and `generate` before that
+            refused = ((ValueError, RuntimeError, SystemError), "")
+        with pytest.raises(refused[0], match=refused[1]):
             if how == "trace":
                 torch.jit.trace(module, tensors)
             torch.export.export(module, tensors, strict=how == "strict export")
@@ -419,3 +410,34 @@ def test_a_pixel_that_is_not_finite_stays_visible_in_the_answer(family: Family, 
         bad = inputs | {"pixel_values_videos": pixels}
         assert not family.model(**bad, retention_ratio=1.0).logits[:, -1].isfinite().any()
         assert not family.model(**bad, compression_method=method).logits[:, -1].isfinite().any()
+
+
+# -- the tables of what cannot be combined with a compressed prompt ----------------------------------------------------
+
+
+def test_the_docs_show_every_refusal() -> None:
+    lines = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8").splitlines()
+    for refusal in (refusal for table in TABLES for refusal in table):
+        shown = [line for line in lines if line.startswith("| ") and refusal.asked in line]
+        assert len(shown) == 1 and shown[0].endswith(f"| {refusal.instead} |"), refusal.asked
+
+
+# `asked` of a row -> what to pass to `generate`, or None if another test does so or this Transformers supports it.
+ASKING: dict[str, dict[str, Any] | None] = {
+    "`position_ids`": {"position_ids": torch.zeros(1, 4, dtype=torch.long)},
+    "`cu_seq_lens_q` and the other lengths of packed prompts": {"cu_seq_lens_q": torch.tensor([0, 4])},
+    '`cache_implementation="paged"`': {"cache_implementation": "paged"},
+    "`token_healing`": {"token_healing": True},
+    "`prefill_chunk_size` on Transformers 5.19": None,  # tests/test_generate.py
+}
+
+
+@only(lambda family: family.name == "llava_onevision")
+@pytest.mark.parametrize("refusal", [refusal for table in TABLES[:2] for refusal in table], ids=lambda row: row.asked)
+def test_each_row_of_the_tables_is_refused_with_its_reason_and_remedy(family: Family, refusal: Any) -> None:
+    """One family stands for all, since one place reads the tables."""
+    asking = ASKING[refusal.asked]
+    if asking is not None:
+        with pytest.raises(ValueError) as error:
+            run(family.model, make_prompt(family, "one_video"), **asking)
+        assert str(error.value) == f"{refusal.because} {refusal.instead}"

@@ -319,48 +319,71 @@ def test_max_and_min_length_count_the_callers_prompt(family: Family, source: str
         run(family.model, inputs, max_new_tokens=None, max_length=prompt - 1)
 
 
+class Recorder(LogitsProcessor):
+    """Collects the prompts and answers that logits processors see."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.seen.append(input_ids)
+        return scores
+
+
+class Criteria(StoppingCriteria):
+    """Collects what stopping criteria see, and ends answers with which a prompt is so long."""
+
+    def __init__(self, most: int = 10**6) -> None:
+        self.seen: list[Tensor] = []
+        self.most = most
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        self.seen.append(input_ids)
+        return torch.full((len(input_ids),), input_ids.shape[1] >= self.most)
+
+
+def hooks(processor: Recorder, criteria: Criteria) -> dict[str, Any]:
+    lists = LogitsProcessorList([processor]), StoppingCriteriaList([criteria])
+    return dict(zip(("logits_processor", "stopping_criteria"), lists))
+
+
 @of_representatives
 def test_the_callers_hooks_see_the_prompt_that_runs(family: Family, short_length: Callable) -> None:
     """Its placeholders are fewer. Its text is the caller's."""
     both, alone = batch_of_two(family)
     length = max(map(short_length, alone))
     text = [ids[ids < 256][-8:] for ids in both["input_ids"]]
+    of_processor, of_criteria, of_prefix = Recorder(), Criteria(length + 3), []
 
     def assert_runs(sequence: Tensor, row: int) -> None:
         prompt = sequence[:length]
         assert len(sequence) >= length and torch.equal(prompt[prompt < 256][-8:], text[row])
 
-    seen = {"processor": [], "criteria": [], "prefix": []}
-
-    class Processor(LogitsProcessor):
-        def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-            seen["processor"].append(input_ids)
-            return scores
-
-    class Criteria(StoppingCriteria):
-        def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
-            seen["criteria"].append(input_ids)
-            return torch.full((len(input_ids),), input_ids.shape[1] >= length + 3)
-
     def allowed(batch_id: int, sequence: Tensor) -> list[int]:
-        seen["prefix"].append((batch_id, sequence))
+        of_prefix.append((batch_id, sequence))
         return list(range(256))
 
-    out = run(
-        family.model,
-        both,
-        num_beams=2,
-        logits_processor=LogitsProcessorList([Processor()]),
-        stopping_criteria=StoppingCriteriaList([Criteria()]),
-        prefix_allowed_tokens_fn=allowed,
-    )
+    given = hooks(of_processor, of_criteria) | {"prefix_allowed_tokens_fn": allowed}
+    out = run(family.model, both, num_beams=2, **given)
     assert out.shape[1] == both["input_ids"].shape[1] + 3
-    for ids in seen["processor"] + seen["criteria"]:
+    for ids in of_processor.seen + of_criteria.seen:
         for row, sequence in enumerate(ids):
             assert_runs(sequence, row // (len(ids) // 2))
-    for batch_id, sequence in seen["prefix"]:
+    for batch_id, sequence in of_prefix:
         assert_runs(sequence, batch_id)
-    assert {batch_id for batch_id, _ in seen["prefix"]} == {0, 1}
+    assert {batch_id for batch_id, _ in of_prefix} == {0, 1}
+
+
+@of_representatives
+def test_processors_and_criteria_see_no_ids_but_those_of_the_callers_prompt(asking: Family) -> None:
+    inputs, of_processor, of_criteria = asking.one_video(), Recorder(), Criteria()
+    for mode in ({}, {"num_beams": 2}, {"prefill_chunk_size": 16} if CHUNKS_FEATURES else {}):
+        run(asking.model, inputs, **hooks(of_processor, of_criteria), **mode)
+    for ids in of_processor.seen + of_criteria.seen:
+        prompt = ids[0, : of_processor.seen[0].shape[1]]
+        assert set(prompt.tolist()) == set(inputs["input_ids"][0].tolist())
+        if asking.is_short:  # The model moves placeholders to the budgets of their frames.
+            assert torch.equal(prompt.sort().values, inputs["input_ids"][0].sort().values)
 
 
 LOOKING_BACK = {
@@ -393,17 +416,6 @@ def test_processors_that_generate_makes_see_the_prompt_that_runs(family: Family,
     assert torch.equal(*outputs)
 
 
-class Recorder(LogitsProcessor):
-    """Collects the prompts and answers that logits processors see."""
-
-    def __init__(self) -> None:
-        self.seen: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self.seen.append(input_ids)
-        return scores
-
-
 @of_representatives
 def test_at_ratio_1_processors_that_read_ids_score_as_the_parents_do(family: Family) -> None:
     inputs, of_scores = family.one_video(), {"return_dict_in_generate": True, "output_scores": True}
@@ -413,30 +425,6 @@ def test_at_ratio_1_processors_that_read_ids_score_as_the_parents_do(family: Fam
         ours, theirs = (run(model, inputs, **settings, **of_scores) for model in (family.uncompressing, family.stock))
         assert_same(ours.sequences, theirs.sequences)
         assert_same(ours.scores, theirs.scores)
-
-
-@of_representatives
-def test_processors_and_criteria_see_no_ids_but_those_of_the_callers_prompt(asking: Family) -> None:
-    inputs, of_processor, of_criteria = asking.one_video(), Recorder(), []
-
-    class Criteria(StoppingCriteria):
-        def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
-            of_criteria.append(input_ids)
-            return torch.zeros(len(input_ids), dtype=torch.bool)
-
-    for mode in ({}, {"num_beams": 2}, {"prefill_chunk_size": 16} if CHUNKS_FEATURES else {}):
-        run(
-            asking.model,
-            inputs,
-            logits_processor=LogitsProcessorList([of_processor]),
-            stopping_criteria=StoppingCriteriaList([Criteria()]),
-            **mode,
-        )
-    prompts = [ids[0, : of_processor.seen[0].shape[1]] for ids in of_processor.seen + of_criteria]
-    for ids in prompts:
-        assert set(ids.tolist()) == set(inputs["input_ids"][0].tolist())
-        if asking.is_short:  # The model moves placeholders to the budgets of their frames.
-            assert torch.equal(ids.sort().values, inputs["input_ids"][0].sort().values)
 
 
 @of_representatives
@@ -554,6 +542,10 @@ def test_features_encoded_beforehand_can_be_passed(family: Family) -> None:
         for _ in range(2):
             assert torch.equal(run(family.model, prompt, mm_encoder_outputs={"video": features}, num_beams=2), expected)
             assert features.pooler_output is kept, "the caller's features were changed"
+    stocks = {"mm_encoder_outputs": {"video": family.stock.model.get_video_features(**family.videos_of(inputs))}}
+    with pytest.raises(ValueError, match="uncompressed features"):
+        run(family.model, prompt, **stocks)
+    assert torch.equal(run(family.model, prompt, **stocks, retention_ratio=1.0), run(family.stock, inputs))
 
 
 @of_representatives
@@ -561,17 +553,6 @@ def test_continuous_batching_is_refused_before_it_begins(family: Family) -> None
     for call in (family.model.generate_batch, family.model.init_continuous_batching):
         with pytest.raises(ValueError, match="run token ids alone, without videos"):
             call([[20, 30]])
-
-
-@of_representatives
-def test_uncompressed_features_are_refused_below_ratio_1(family: Family) -> None:
-    inputs = family.one_video()
-    uncompressed = family.stock.model.get_video_features(**family.videos_of(inputs))
-    prompt = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
-    with pytest.raises(ValueError, match="uncompressed features"):
-        run(family.model, prompt, mm_encoder_outputs={"video": uncompressed})
-    out = run(family.model, prompt, mm_encoder_outputs={"video": uncompressed}, retention_ratio=1.0)
-    assert torch.equal(out, run(family.stock, inputs))
 
 
 @of_representatives

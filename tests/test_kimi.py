@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from models import chat_prompt, make_video
+from reference import kept_embeddings
 
 import vidcom2
 from vidcom2.families.table import FAMILIES
@@ -38,24 +39,12 @@ def asked(processor: Any, *lengths: int, question: str = "What happens?") -> Any
 
 def by_hand(stock: Any, inputs: Any, rows_of_videos: list[int]) -> torch.Tensor:
     """Return the logits of the stock model's last token, fed with the tokens that `compress` keeps of its features."""
-    model, config = stock[0], stock[0].config
-    rows = list(model.model.get_video_features(inputs["pixel_values_videos"], inputs["video_grid_thw"]).pooler_output)
+    model, ids = stock[0], inputs["input_ids"][0]
+    rows = model.model.get_video_features(inputs["pixel_values_videos"], inputs["video_grid_thw"]).pooler_output
     assert [len(row) for row in rows] == [TOKENS] * sum(rows_of_videos)
-    kept, features = [], []
-    for number in rows_of_videos:
-        video = torch.stack([rows.pop(0) for _ in range(number)])
-        compression = vidcom2.compress(video, retention_ratio=RATIO, compression_rounding="exact")
-        stays = torch.zeros(number * TOKENS, dtype=torch.bool)
-        stays[compression.indices] = True
-        kept.append(stays)
-        features.append(video.flatten(0, 1))
-    ids = inputs["input_ids"][0]
-    is_video = ids == config.video_token_id
-    embeddings = model.get_input_embeddings()(ids.masked_fill(is_video, 0))
-    embeddings = embeddings.masked_scatter(is_video[:, None], torch.cat(features))
-    remaining = torch.ones(len(ids), dtype=torch.bool).masked_scatter(is_video, torch.cat(kept))
-    states = model.model.language_model(inputs_embeds=embeddings[remaining][None]).last_hidden_state
-    return model.lm_head(states)[0, -1]
+    videos = torch.stack(list(rows)).split(rows_of_videos)
+    embeddings, _ = kept_embeddings(model, ids, ids == model.config.video_token_id, videos, RATIO)
+    return model.lm_head(model.model.language_model(inputs_embeds=embeddings).last_hidden_state)[0, -1]
 
 
 @pytest.mark.parametrize("lengths", [(8,), (10,), (3,), (8, 8), (4, 13), (9, 4, 6)], ids=str)

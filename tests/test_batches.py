@@ -77,7 +77,7 @@ def test_a_batchs_gradients_are_the_mean_of_its_rows(asking: Family, side: str) 
 
 
 @only(lambda family, asking: family.representative or asking == "stock")
-@pytest.mark.parametrize("mode", ["greedy", "beams_returned"])
+@pytest.mark.parametrize("mode", ["greedy", "beams_returned", "repetition_penalty", "static_cache"])
 def test_each_row_is_answered_as_it_is_alone(asking: Family, mode: str) -> None:
     rows = MODES[mode].get("num_return_sequences", 1)
 
@@ -87,6 +87,6 @@ def test_each_row_is_answered_as_it_is_alone(asking: Family, mode: str) -> None:
         return new.split(rows)
 
     alone = {kind: answers((kind,))[0] for kind in ROWS}
-    for kinds in BATCHES if mode == "greedy" else EVERY_KIND:
+    for kinds in BATCHES if mode == "greedy" else EVERY_KIND[:1]:
         for kind, answer in zip(kinds, answers(kinds), strict=True):
             assert torch.equal(answer, alone[kind]), f"{kind} of {kinds}"

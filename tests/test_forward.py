@@ -83,27 +83,6 @@ def test_a_config_that_asks_for_tuples_is_honoured_or_refused_where_the_parent_f
             call(**inputs)
 
 
-@of_representatives
-def test_every_setting_reaches_the_operator(family: Family) -> None:
-    settings = {
-        "compression_method": "vidcom2",
-        "compression_scoring": "released",
-        "compression_rounding": "round",
-        "compression_temperature": 0.5,
-        "compression_frame_score": "max",
-        "compression_window": 3,
-        "compression_frame_weight": -1.0,
-        "compression_video_weight": 0.5,
-    }
-    inputs = family.one_video()
-    videos, tokens = family.videos_of(inputs), family.parents_features(inputs)[0]
-    tokens = tokens[family.case.is_scored(len(tokens))].reshape(-1, family.case.tokens_per_frame, tokens.shape[-1])
-    model = family.load(retention_ratio=0.4, **settings)
-    assert torch.equal(
-        model.get_video_features(**videos).video_compressions[0].indices, compress(tokens, 0.4, **settings).indices
-    )
-
-
 # -- forward ----------------------------------------------------------------------------------------------------------
 
 

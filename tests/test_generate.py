@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, of_representatives, only
-from models import RETENTION_RATIO, make_image, make_video, placeholder_id, typed, video_places
+from models import RETENTION_RATIO, make_image, make_video, placeholder_id, typed
 from oracle import oracle_compress
 from reference import compressed_embeddings, language_model_lengths, new_tokens, position_arguments, reading_embeddings
 from torch import Tensor
 from transformers import (
     BatchFeature,
-    DynamicCache,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -218,32 +217,6 @@ def batch_of_two(
         for row, (prompt, video) in enumerate(zip(prompts, BATCH_VIDEOS, strict=True))
     ]
     return both, alone
-
-
-@only(lambda family, asking: family.representative or asking == "stock")
-@pytest.mark.parametrize(
-    ("mode", "images"),
-    [("greedy", False), *((mode, True) for mode in ("greedy", "beams_returned", "repetition_penalty", "static_cache"))],
-)
-def test_two_prompts_in_a_batch_equal_one_by_one(asking: Family, mode: str, images: bool) -> None:
-    both, alone = batch_of_two(asking, images)
-    call = MODES[mode] | ({} if asking.is_short else UNEVEN)
-    together = run(asking.model, both, **call, min_new_tokens=NEW)
-    rows = call.get("num_return_sequences", 1)
-    for row, inputs in enumerate(alone):
-        separate = run(asking.model, inputs, **call, min_new_tokens=NEW)
-        new = slice(inputs["input_ids"].shape[1], None)
-        both_new = slice(both["input_ids"].shape[1], None)
-        assert torch.equal(together[row * rows : (row + 1) * rows, both_new], separate[:, new])
-
-
-# Without a tower, frames of noise are equally unique. tests/test_gemma4.py has videos of two lengths.
-@only(lambda family: family.has_tower)
-def test_rows_of_a_batch_keep_different_numbers_if_the_content_decides(family: Family, short_length: Callable) -> None:
-    _, alone = batch_of_two(family)
-    config = family.model.config
-    kept = [short_length(each, **UNEVEN) - int((~video_places(config, each["input_ids"])).sum()) for each in alone]
-    assert kept[0] != kept[1]
 
 
 @of_representatives
@@ -474,17 +447,6 @@ def test_penalties_of_a_second_turn_see_the_whole_conversation(family: Family, m
 
 
 @of_representatives
-def test_a_video_may_follow_a_cached_text_turn(family: Family) -> None:
-    text = family.inputs(family.prompt("Hello."))
-    turn = run(family.stock, text, return_dict_in_generate=True)
-    video = family.one_video()
-    ids = torch.cat([turn.sequences, video["input_ids"]], dim=1)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    inputs |= family.videos_of(video)
-    assert torch.equal(run(family.model, inputs, past_key_values=turn.past_key_values), run(family.model, inputs))
-
-
-@of_representatives
 def test_a_cache_of_another_batch_or_beside_a_part_of_the_conversation_is_refused(family: Family) -> None:
     turn = run(family.model, family.one_video(), return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, turn.sequences[:, :3]], dim=1)
@@ -520,15 +482,6 @@ def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_reused(family: 
     again = run(family.stock, inputs, return_dict_in_generate=True)
     theirs = run(family.stock, {"input_ids": ids}, past_key_values=again.past_key_values)
     assert torch.equal(ours, theirs)
-
-
-@of_representatives
-def test_the_callers_empty_cache_is_filled_with_the_compressed_prompt(family: Family, short_length: Callable) -> None:
-    inputs = family.one_video()
-    cache = DynamicCache(config=family.model.config.get_text_config())
-    out = run(family.model, inputs, past_key_values=cache, min_new_tokens=NEW)
-    assert cache.get_seq_length() == short_length(inputs) + NEW - 1
-    assert torch.equal(out, run(family.model, inputs, min_new_tokens=NEW))
 
 
 @of_representatives

@@ -10,7 +10,7 @@ from conftest import Family, of_representatives, only
 from models import RETENTION_RATIO, video_places
 from reference import compressed_embeddings, language_model_lengths, position_arguments
 from test_forward import labels_of
-from test_generate import batch_of_two, make_prompt
+from test_generate import batch_of_two
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -23,23 +23,6 @@ def test_a_family_may_recognize_its_placeholders_in_its_own_way(family: Family) 
     for call in (model, model.generate):
         with pytest.raises(ValueError, match=r"hold \[0\] video placeholders, but there are videos of"):
             call(**inputs)
-
-
-@of_representatives
-@pytest.mark.parametrize("kind", ["one_video", "two_videos", "image_and_video"])
-def test_hidden_states_of_the_inner_model_equal_those_of_the_prompt_compressed_by_hand(
-    family: Family, kind: str
-) -> None:
-    inputs = make_prompt(family, kind)
-    embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
-    theirs = family.stock.model(inputs_embeds=embeddings, **position_arguments(family, inputs, remaining))
-    with language_model_lengths(family.model) as lengths:
-        ours = family.model.base_model(**inputs, output_hidden_states=True)
-    assert lengths == [len(remaining)]
-    rows = [sum(i <= position for i in remaining.tolist()) - 1 for position in range(inputs["input_ids"].shape[1])]
-    expected = theirs.last_hidden_state[:, rows]
-    torch.testing.assert_close(ours.last_hidden_state, expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(ours.hidden_states[-1], expected, rtol=0, atol=1e-5)
 
 
 @of_representatives

@@ -154,14 +154,18 @@ def test_two_videos_with_nothing_between_them_count_as_one() -> None:
 # -- refused ----------------------------------------------------------------------------------------------------------
 
 
-def test_frames_of_different_sizes_are_refused() -> None:
-    pair = Pair(SIZES["whole"])
-    inputs = pair.inputs(f"{VIDEO}{VIDEO}?", lengths=(2, 2))
+@pytest.fixture(scope="module")
+def whole() -> Pair:
+    return Pair(SIZES["whole"])
+
+
+def test_frames_of_different_sizes_are_refused(whole: Pair) -> None:
+    inputs = whole.inputs(f"{VIDEO}{VIDEO}?", lengths=(2, 2))
     rows, columns = inputs["target_sizes_videos"][-1].tolist()
     inputs["target_sizes_videos"][-1] = torch.tensor([columns, rows])
     with pytest.raises(ValueError, match=r"frames of video 1 have tiles of different sizes.*`stack_frames=1`"):
-        pair.model(**inputs)
-    assert pair.model(**inputs, retention_ratio=1.0).logits.isfinite().all()
+        whole.model(**inputs)
+    assert whole.model(**inputs, retention_ratio=1.0).logits.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -175,12 +179,11 @@ def test_frames_of_different_sizes_are_refused() -> None:
         ({"target_sizes_videos": [[6, 32]] * 4}, "6 × 32 patches, but 4 must divide both"),
     ],
 )
-def test_numbers_that_do_not_fit_are_refused(changed: dict[str, Any], message: str) -> None:
-    pair = Pair(SIZES["whole"])
-    inputs = videos_of(pair.inputs(f"{VIDEO}?", lengths=(4,)))
+def test_numbers_that_do_not_fit_are_refused(whole: Pair, changed: dict[str, Any], message: str) -> None:
+    inputs = videos_of(whole.inputs(f"{VIDEO}?", lengths=(4,)))
     given = {name: value if value is None else torch.tensor(value) for name, value in changed.items()}
     with pytest.raises(ValueError, match=message):
-        pair.model.get_video_features(**inputs | given)
+        whole.model.get_video_features(**inputs | given)
 
 
 def test_a_truncated_prompt_is_refused(pair: Pair) -> None:

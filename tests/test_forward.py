@@ -200,14 +200,12 @@ def test_a_mask_that_fits_neither_the_conversation_nor_the_cache_is_refused(fami
 
 def test_forward_takes_the_stock_classs_arguments_in_its_order_with_and_without_the_head(family: Family) -> None:
     """Callers pass them by position, and libraries look for `attention_mask` in the signature."""
-    stock = family.untouched_stock()
+    stock, text = family.untouched_stock(), family.inputs(family.prompt("Hello."))
     for ours, theirs in ((family.model, stock), (family.model.model, getattr(stock, "model", stock))):
         given = inspect.signature(type(ours).forward).parameters
         expected = inspect.signature(type(theirs).forward).parameters
         added = {NUM_KEPT, *SETTING_NAMES, *family.case.model_class.inner_class.video_arguments} - set(expected)
         assert [name for name in given if name not in added] == list(expected) and added <= set(given)
-    text = family.inputs(family.prompt("Hello."))
-    for ours, theirs in ((family.model, stock), (family.model.model, getattr(stock, "model", stock))):
         *names, _ = inspect.signature(theirs.forward).parameters
         by_position = [text.get(name) for name in names[: names.index("attention_mask") + 1]]
         assert torch.equal(ours(*by_position)[0], theirs(**text)[0])

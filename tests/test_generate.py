@@ -232,16 +232,8 @@ def test_scores_attentions_and_hidden_states_cover_the_compressed_prompt(
 ) -> None:
     inputs = family.one_video()
     model = family.load(retention_ratio=RETENTION_RATIO, attn_implementation="eager")
-    out = run(
-        model,
-        inputs,
-        return_dict_in_generate=True,
-        output_scores=True,
-        output_logits=True,
-        output_attentions=True,
-        output_hidden_states=True,
-        min_new_tokens=NEW,
-    )
+    details = {"output_scores": True, "output_attentions": True, "output_hidden_states": True}
+    out = answered(model, inputs, min_new_tokens=NEW, **details)
     length = short_length(inputs)
     assert len(out.scores) == len(out.logits) == len(out.attentions) == len(out.hidden_states) == NEW
     assert out.hidden_states[0][0].shape[1] == length
@@ -462,8 +454,7 @@ def test_a_static_cache_has_room_for_the_compressed_prompt_and_gives_the_logits_
     """Where the stock class's differ, no default may choose a static cache. tests/test_gemma4.py has the known case."""
     for model, inputs in ((family.stock, family.for_stock(family.one_video())), (family.model, family.one_video())):
         vars(model).pop("_previous_max_cache_length", None)  # a model remembers its longest static cache
-        of_logits = {"return_dict_in_generate": True, "output_logits": True}
-        static, dynamic = (run(model, inputs, cache_implementation=kind, **of_logits) for kind in ("static", None))
+        static, dynamic = (answered(model, inputs, cache_implementation=kind) for kind in ("static", None))
         torch.testing.assert_close(static.logits, dynamic.logits, rtol=0, atol=1e-5)
     assert static.past_key_values.get_max_length() == short_length(inputs) + NEW - 1
 

@@ -11,6 +11,7 @@ import torch
 from conftest import Family, of_representatives, only
 from flash_attention import put_in_place_of_the_package
 from models import make_video, tower_of
+from test_generate import answered
 from torch import Tensor
 from transformers import Dinov2Config
 
@@ -326,9 +327,7 @@ def test_every_call_of_the_model_leaves_patches_out(family: Family, tmp_path: Pa
     family.load(**tolerant).save_pretrained(tmp_path)
     loaded = family.case.model_class.from_pretrained(tmp_path).eval()
     assert torch.equal(loaded(**inputs).logits, family.load()(**inputs, **tolerant).logits)
-    generated = family.model.generate(
-        **inputs, **tolerant, max_new_tokens=2, do_sample=False, return_dict_in_generate=True, output_logits=True
-    )
+    generated = answered(family.model, inputs, **tolerant)
     torch.testing.assert_close(generated.logits[0], ours[:, -1], **CLOSE)
 
 

@@ -83,8 +83,10 @@ def test_each_row_is_answered_as_it_is_alone(asking: Family, mode: str) -> None:
 
     def answers(kinds: tuple[str, ...]) -> tuple[Tensor, ...]:
         inputs = batch_of(asking, kinds)
-        new = run(asking.model, inputs, min_new_tokens=NEW, **MODES[mode])[:, inputs["input_ids"].shape[1] :]
-        return new.split(rows)
+        out, length = run(asking.model, inputs, min_new_tokens=NEW, **MODES[mode]), inputs["input_ids"].shape[1]
+        for of_prompt, ids in zip(out.split(rows), inputs["input_ids"], strict=True):
+            assert (of_prompt[:, :length] == ids).all(), "answers stand behind another prompt"
+        return out[:, length:].split(rows)
 
     alone = {kind: answers((kind,))[0] for kind in ROWS}
     for kinds in BATCHES if mode == "greedy" else EVERY_KIND[:1]:

@@ -440,6 +440,10 @@ def one_process(tmp_path: Path) -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
+# Marks a test of what one place decides for all families, so that the representatives stand for the others.
+of_representatives = only(lambda family: family.representative)
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)

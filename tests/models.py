@@ -39,7 +39,8 @@ class ModelCase:
     grid: tuple[int, int]  # rows and columns of a frame's tokens
     video_inputs: tuple[str, ...]  # arguments that describe the videos of a prompt
     image_inputs: tuple[str, ...]
-    legacy_prefixes: dict[str, str]  # key prefix in Transformers 5 -> key prefix in the checkpoints on the Hub
+    # Key prefix in Transformers 5 -> key prefix in the checkpoints on the Hub. Most are the same.
+    legacy_prefixes: dict[str, str] = field(default_factory=lambda: {"": ""})
     structure_tokens: int = 0  # tokens at the end of a video that are not scored and always stay
     newline_every: int | None = None  # every n-th token of a frame is a newline: never scored, always kept
     files_frames_per_frame: int = 1  # how many frames of the file make one scored frame
@@ -71,7 +72,7 @@ class ModelCase:
     frames_are_images: bool = False
     # The stock class with the arguments by which the tests tell videos apart; None if it has such arguments.
     compared_class: type | None = None
-    grouped: bool = True  # whether the vision tower can leave out groups of patches
+    grouped: bool = False  # whether the vision tower can leave out groups of patches
     hears: bool = False  # whether it also takes sound
     deepstack: bool = False  # whether the language model adds features of inner layers of the vision tower
     frames_stand_apart: bool = False  # each frame stands on its own in the prompt, behind its time
@@ -201,6 +202,7 @@ INTERNVL_PREFIXES = {
 }
 QWEN2: dict[str, Any] = {  # shared by the rows of families with M-RoPE
     "grid": (3, 4),
+    "grouped": True,
     "video_inputs": ("pixel_values_videos", "video_grid_thw"),
     "image_inputs": ("pixel_values", "image_grid_thw"),
     "legacy_prefixes": {"lm_head.": "lm_head.", "model.language_model.": "model.", "model.visual.": "visual."},
@@ -234,9 +236,7 @@ GEMMA4: dict[str, Any] = {
     "grid": (7, 9),
     "video_inputs": ("pixel_values_videos", "video_position_ids", "num_frames_per_video"),
     "image_inputs": ("pixel_values", "image_position_ids"),
-    "legacy_prefixes": {"": ""},
     "frames_stand_apart": True,
-    "grouped": False,
     "media_by_prompt": True,
     "padded_frames": True,
     "runs_videos_since": "5.21",
@@ -245,6 +245,7 @@ GEMMA4: dict[str, Any] = {
 MODELS = [
     ModelCase(
         name="llava_onevision",
+        grouped=True,
         representative=True,
         build_arguments={"image_size": IMAGE_SIZE},
         grid=(3, 3),
@@ -255,6 +256,7 @@ MODELS = [
     ),
     ModelCase(
         name="llava_video",
+        grouped=True,
         build_arguments={"image_size": 98},  # 7 x 7 patches are pooled to 3 x 3
         grid=(3, 3),
         newline_every=4,
@@ -265,6 +267,7 @@ MODELS = [
     ),
     ModelCase(
         name="llava_next_video",
+        grouped=True,
         build_arguments={"image_size": IMAGE_SIZE},
         grid=(3, 3),
         covered=(0, 1 / 8, 1, 3 / 4),
@@ -279,16 +282,10 @@ MODELS = [
         grid=(3, 3),
         video_inputs=("pixel_values_videos",),
         image_inputs=("pixel_values",),
-        legacy_prefixes={"": ""},
-        grouped=False,
         reads_outside=True,
         own_outputs=True,
     ),
-    ModelCase(
-        name="qwen2_vl",
-        build_arguments={"pixels": (84 * 84, 84 * 112)},
-        **QWEN2,
-    ),
+    ModelCase(name="qwen2_vl", build_arguments={"pixels": (84 * 84, 84 * 112)}, **QWEN2),
     ModelCase(
         name="qwen2_5_vl",
         representative=True,
@@ -299,19 +296,14 @@ MODELS = [
     ModelCase(
         name="exaone4_5",
         build_arguments={"pixels": (84 * 84, 84 * 112), "seed": 1},  # answers of seed 0 end early
-        **QWEN2 | {"legacy_prefixes": {"": ""}, "mrope": False},
-        grouped=False,
+        **QWEN2 | {"legacy_prefixes": {"": ""}, "mrope": False, "grouped": False},
     ),
     ModelCase(
         name="qwen2_5_omni_thinker",
         build_arguments={"patch_size": 46},  # 276 × 368 pixels, the fewest that the processor makes of a frame
         **THINKER,
     ),
-    ModelCase(
-        name="qwen3_vl",
-        deepstack=True,
-        **QWEN3,
-    ),
+    ModelCase(name="qwen3_vl", deepstack=True, **QWEN3),
     ModelCase(
         name="qwen3_vl_moe",
         deepstack=True,
@@ -327,35 +319,11 @@ MODELS = [
         legacy_experts=True,
         slow=True,
     ),
-    ModelCase(
-        name="qwen3_5",
-        representative=True,
-        **QWEN3,
-        recurrent=True,
-    ),
-    ModelCase(
-        name="qwen3_5_moe",
-        **QWEN3,
-        slow=True,
-        recurrent=True,
-    ),
-    ModelCase(
-        name="qwen4_exp",
-        **QWEN3,
-        recurrent=True,
-    ),
-    ModelCase(
-        name="lfm3_vl",
-        **QWEN3 | {"mrope": False},
-        grouped=False,
-        recurrent=True,
-    ),
-    ModelCase(
-        name="cohere_compass",
-        **QWEN3,
-        grouped=False,
-        deepstack=True,
-    ),
+    ModelCase(name="qwen3_5", representative=True, **QWEN3, recurrent=True),
+    ModelCase(name="qwen3_5_moe", **QWEN3, slow=True, recurrent=True),
+    ModelCase(name="qwen4_exp", **QWEN3, recurrent=True),
+    ModelCase(name="lfm3_vl", **QWEN3 | {"mrope": False, "grouped": False}, recurrent=True),
+    ModelCase(name="cohere_compass", **QWEN3 | {"grouped": False}, deepstack=True),
     ModelCase(
         name="hyperclovax_vision_v2",
         build_arguments={"pixels": (84 * 84, 84 * 112)},
@@ -372,46 +340,22 @@ MODELS = [
         patches_are_images=True,
         video_inputs=("pixel_values_videos", "video_grid_thw", "num_chunks_per_video"),
         image_inputs=("pixel_values", "image_grid_thw"),
-        legacy_prefixes={"": ""},
         frames_stand_apart=True,
-        grouped=False,
     ),
-    ModelCase(
-        name="glm4v",
-        **GLM,
-    ),
-    ModelCase(
-        name="glm4v_moe",
-        **GLM,
-        slow=True,
-    ),
-    ModelCase(
-        name="glm46v",
-        **GLM,
-        slow=True,
-    ),
-    ModelCase(
-        name="glmga",
-        **GLM,
-        slow=True,
-    ),
+    ModelCase(name="glm4v", **GLM),
+    ModelCase(name="glm4v_moe", **GLM, slow=True),
+    ModelCase(name="glm46v", **GLM, slow=True),
+    ModelCase(name="glmga", **GLM, slow=True),
     ModelCase(
         name="glm5_next",
-        **GLM | {"mrope": False, "refuses_both": False, "reads_outside": False},
-        grouped=False,
+        **GLM | {"mrope": False, "grouped": False, "refuses_both": False, "reads_outside": False},
         recurrent=True,
         reads_positions=False,
     ),
-    ModelCase(
-        name="cosmos3_omni",
-        deepstack=True,
-        **QWEN3,
-        slow=True,
-    ),
+    ModelCase(name="cosmos3_omni", deepstack=True, **QWEN3, slow=True),
     ModelCase(
         name="cosmos3_edge",
-        **QWEN3 | {"build_arguments": {"patch_size": 10}, "files_frames_per_frame": 1},
-        grouped=False,
+        **QWEN3 | {"build_arguments": {"patch_size": 10}, "files_frames_per_frame": 1, "grouped": False},
         keeps_sizes=True,
         reads_outside=True,
         can_tie=False,
@@ -425,7 +369,6 @@ MODELS = [
         image_inputs=("pixel_values",),
         legacy_prefixes=INTERNVL_PREFIXES,
         frames_are_images=True,
-        grouped=False,
     ),
     ModelCase(
         name="smolvlm",
@@ -434,9 +377,7 @@ MODELS = [
         grid=(3, 3),
         video_inputs=("pixel_values_videos", "num_frames"),
         image_inputs=("pixel_values", "pixel_attention_mask"),
-        legacy_prefixes={"": ""},
         frames_are_images=True,
-        grouped=False,
         media_by_prompt=True,
         takes_one_kind=True,
         broken_in="5.20",
@@ -462,9 +403,7 @@ MODELS = [
         grid=(3, 4),
         video_inputs=("pixel_values_videos", "video_grid_thw", "video_merge_sizes", "video_compression_mask"),
         image_inputs=("pixel_values", "image_grid_thw", "image_merge_sizes"),
-        legacy_prefixes={"": ""},
         frames_stand_apart=True,
-        grouped=False,
         keeps_sizes=True,
     ),
     ModelCase(
@@ -474,8 +413,6 @@ MODELS = [
         grid=(3, 4),
         video_inputs=("pixel_values_videos", "target_sizes_videos", "num_frames_per_video"),
         image_inputs=("pixel_values", "target_sizes"),
-        legacy_prefixes={"": ""},
-        grouped=False,
         reads_outside=True,
         recurrent=True,
     ),
@@ -485,9 +422,7 @@ MODELS = [
         grid=(3, 3),
         video_inputs=("pixel_values_videos", "video_token_pooling", "video_grids"),
         image_inputs=("pixel_values", "image_token_pooling", "image_grids"),
-        legacy_prefixes={"": ""},
         frames_stand_apart=True,
-        grouped=False,
         refuses_both=True,
         adds_features=True,
         one_video_a_prompt=True,
@@ -501,9 +436,7 @@ MODELS = [
         files_frames_per_frame=2,
         video_inputs=("pixel_values_videos",),
         image_inputs=("pixel_values", "image_grid_hw"),
-        legacy_prefixes={"": ""},
         frames_stand_apart=True,
-        grouped=False,
         recurrent=True,
         reads_positions=False,
         one_prompt_a_call=True,

@@ -3,7 +3,7 @@
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -28,6 +28,26 @@ def kept_features(compression: VideoCompression, tokens: Tensor) -> list[Tensor]
     for output, token, weight in zip(*compression.merge, strict=True):
         means[int(output)] = means[int(output)] + weight * tokens[int(token)]
     return means
+
+
+@torch.no_grad()
+def kept_embeddings(
+    stock: Any, input_ids: Tensor, is_video: Tensor, videos: Sequence[Tensor], retention_ratio: float = 0.25
+) -> tuple[Tensor, Tensor]:
+    """Return the embeddings (1, L', dim) of a prompt without the tokens that `compress` drops, and which remain, (L,).
+
+    Args:
+        is_video: which of the `input_ids` (L,) stand for a video's tokens.
+        videos: the stock model's features (T, M, dim) of each video.
+    """
+    kept = []
+    for video in videos:
+        indices = compress(video, retention_ratio, **EXACT).indices
+        kept.append(torch.zeros(video.shape[0] * video.shape[1], dtype=torch.bool).index_fill(0, indices, True))
+    embeddings = stock.get_input_embeddings()(input_ids.masked_fill(is_video, 0))
+    embeddings = embeddings.masked_scatter(is_video[:, None], torch.cat([video.flatten(0, 1) for video in videos]))
+    remaining = torch.ones(len(input_ids), dtype=torch.bool).masked_scatter(is_video, torch.cat(kept))
+    return embeddings[remaining][None], remaining
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,52 +11,45 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from models import RETENTION_RATIO, make_image, make_video, placeholder_id, typed, video_places
 from reference import reading_embeddings
 from test_generate import make_prompt, run
 from torch import Tensor
 
+from benchmarks.pages import ROOT
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
+from vidcom2.modeling.prompt.refusals import TABLES
 from vidcom2.tiny.llava import tiny_llava_onevision
 
+
 # tests/test_compression_settings.py has all bad values of each setting.
-BAD_SETTINGS: list[dict[str, Any]] = [{"retention_ratio": 1.5}, {"retention_ratio": "x"}, {"compression_window": 0}]
-
-
-def refusal(setting: dict[str, Any]) -> str:
-    ((name, value),) = setting.items()
-    return rf"`{name}` is {value!r}, but must be .*The default is"
-
-
-@pytest.mark.parametrize("setting", BAD_SETTINGS, ids=str)
-def test_a_bad_setting_is_refused_in_a_config_on_assignment_and_on_loading(
-    family: Family, setting: dict, tmp_path: Path
+@of_representatives
+@pytest.mark.parametrize(
+    ("name", "value"), [("retention_ratio", 1.5), ("retention_ratio", "x"), ("compression_window", 0)]
+)
+def test_a_bad_setting_is_refused_wherever_it_is_set_and_in_every_call(
+    family: Family, name: str, value: Any, tmp_path: Path
 ) -> None:
+    setting, match = {name: value}, rf"`{name}` is {value!r}, but must be .*The default is"
     config = family.case.config_class()
-    ((name, value),) = setting.items()
     before = getattr(config, name)
     folder = shutil.copytree(family.folder, tmp_path / "edited")
     stored = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(stored | setting))
+    inputs, text = family.one_video(), family.inputs(family.prompt("Hello."))
     for call in (
         lambda: family.case.config_class(**setting),
         lambda: setattr(config, name, value),
         lambda: family.case.model_class.from_pretrained(family.folder, **setting),
         lambda: family.case.model_class.from_pretrained(folder),
+        lambda: family.model.get_video_features(**family.videos_of(inputs), **setting),
     ):
-        with pytest.raises(ValueError, match=refusal(setting)):
+        with pytest.raises(ValueError, match=match):
             call()
     assert getattr(config, name) == before
-
-
-@pytest.mark.parametrize("setting", BAD_SETTINGS, ids=str)
-def test_a_bad_setting_is_refused_in_every_call(family: Family, setting: dict) -> None:
-    inputs, text = family.one_video(), family.inputs(family.prompt("Hello."))
-    assert_all_refuse(family, inputs, refusal(setting), **setting)
-    assert_all_refuse(family, text, refusal(setting), **setting)
-    with pytest.raises(ValueError, match=refusal(setting)):
-        family.model.get_video_features(**family.videos_of(inputs), **setting)
+    assert_all_refuse(family, inputs, match, **setting)
+    assert_all_refuse(family, text, match, **setting)
 
 
 def assert_all_refuse(family: Family, inputs: Any, match: str, **settings: Any) -> None:
@@ -64,6 +58,7 @@ def assert_all_refuse(family: Family, inputs: Any, match: str, **settings: Any) 
             call(**inputs, **settings)
 
 
+@of_representatives
 @pytest.mark.parametrize("made", [Tensor.tolist, Tensor.numpy, list], ids=["list", "ndarray", "list of tensors"])
 def test_inputs_that_are_no_tensors_are_refused_by_name(family: Family, made: Callable) -> None:
     inputs = dict(family.one_video())
@@ -83,6 +78,7 @@ def test_inputs_that_are_no_tensors_are_refused_by_name(family: Family, made: Ca
 DESCRIPTIONS = ("grid_thw", "merge_sizes", "target_sizes_videos", "num_frames_per_video", "position_ids")
 
 
+@only(lambda family: family.representative or family.name in ("gemma4", "minicpmv4_6", "video_llama_3"))
 @pytest.mark.parametrize(
     "spoilt",
     [lambda value: value.flatten()[0], lambda value: value[None], lambda value: value.float(), Tensor.numpy],
@@ -99,6 +95,7 @@ def test_sizes_of_videos_in_another_form_are_refused_by_name(family: Family, spo
             family.model.generate(**inputs | {name: spoilt(inputs[name])}, max_new_tokens=1)
 
 
+@only(lambda family: family.representative or family.takes_one_kind)  # which has a mask of pixels, too
 def test_pixels_of_images_that_are_no_tensor_are_refused_beside_videos(family: Family) -> None:
     inputs = family.for_stock(make_prompt(family, "image_and_video"))
     for name in inputs.keys() & {"pixel_values", "pixel_attention_mask"}:
@@ -106,10 +103,86 @@ def test_pixels_of_images_that_are_no_tensor_are_refused_beside_videos(family: F
             assert_all_refuse(family, inputs | {name: made(inputs[name])}, rf"`{name}` is a .*but must be a tensor\.")
 
 
-def test_patches_or_frames_of_too_few_values_are_refused(family: Family) -> None:
+def test_pixels_of_another_form_than_the_processors_are_refused(family: Family) -> None:
     inputs = dict(family.one_video())
-    inputs["pixel_values_videos"] = inputs["pixel_values_videos"][..., :-1]
-    assert_all_refuse(family, inputs, "`pixel_values_videos` ha(s|ve) |`pixel_values_videos` holds ")
+    pixels = inputs["pixel_values_videos"]
+    too_few = inputs | {"pixel_values_videos": pixels[..., :-1]}
+    assert_all_refuse(family, too_few, "`pixel_values_videos` ha(s|ve) |`pixel_values_videos` holds ")
+    empty = inputs | {"pixel_values_videos": pixels[:, :0]}
+    assert_all_refuse(family, empty, r"(?s)`pixel_values_videos` has shape \(\d+, 0.*at least one frame")
+
+
+def of_two_prompts(family: Family) -> dict[str, Any]:
+    prompts = [family.prompt("One.", videos=1), family.prompt("Two.", videos=1)]
+    return dict(family.inputs(*prompts, videos=[make_video(0), make_video(1)]))
+
+
+def with_a_placeholder_of_another_prompt(family: Family) -> dict[str, Any]:
+    """Move a placeholder to the other prompt, so that the total stays right."""
+    inputs = of_two_prompts(family)
+    first, second = (video_places(family.model.config, ids).nonzero().flatten() for ids in inputs["input_ids"])
+    inputs["input_ids"][0, first[0]] = 0
+    inputs["input_ids"][1, second[0] - 1] = placeholder_id(family.model.config)
+    if "mm_token_type_ids" in inputs:
+        types = inputs["mm_token_type_ids"]
+        types[0, first[0]], types[1, second[0] - 1] = 0, 2
+    return inputs
+
+
+def hiding_the_second(family: Family) -> dict[str, Any]:
+    inputs = of_two_prompts(family)
+    inputs["attention_mask"][1] = 0
+    return inputs
+
+
+def with_features(family: Family, ratio: float, pixels: bool = False) -> dict[str, Any]:
+    """Return a prompt with features that were encoded with a ratio, and perhaps their pixels."""
+    inputs = dict(family.one_video())
+    encoded = family.model.get_video_features(**family.videos_of(inputs), retention_ratio=ratio)
+    if not pixels:
+        del inputs["pixel_values_videos"]
+    return inputs | {"mm_encoder_outputs": {"video": encoded}}
+
+
+ENCODED_BEFORE = "`retention_ratio` is .* was encoded before it"
+# What is passed, and words of the refusal.
+REFUSED: dict[str, tuple[Callable[[Family], dict[str, Any]], str]] = {
+    "a video without placeholders": (
+        lambda family: dict(family.inputs(family.prompt("Hello."))) | family.videos_of(family.one_video()),
+        "placeholders",
+    ),
+    "a placeholder of another prompt": (with_a_placeholder_of_another_prompt, "video placeholders"),
+    "a mask that hides a video": (hiding_the_second, r"`attention_mask` hides \d+ placeholders of videos"),
+    "a mask of another shape": (
+        lambda family: dict(family.one_video()) | {"attention_mask": torch.ones(1, 7)},
+        r"`attention_mask` .*7",
+    ),
+    "positions": (
+        lambda family: dict(family.one_video()) | {"position_ids": torch.arange(300)[None]},
+        "`position_ids` cannot be given",
+    ),
+    "pixels beside their features": (lambda family: with_features(family, RETENTION_RATIO, pixels=True), "Pass one"),
+    "another ratio than that of features": (
+        lambda family: with_features(family, RETENTION_RATIO) | {"retention_ratio": 1.0},
+        ENCODED_BEFORE,
+    ),
+    "a ratio beside whole features": (
+        lambda family: with_features(family, 1.0) | {"retention_ratio": RETENTION_RATIO},
+        ENCODED_BEFORE,
+    ),
+    "a rounding of another total than a short prompt's": (
+        lambda family: dict(family.writing_short.one_video()) | {"compression_rounding": "ceil"},
+        "so the total is fixed.*stock processor",
+    ),
+}
+
+
+@of_representatives
+@pytest.mark.parametrize(("given", "match"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_a_video_is_refused_in_every_call(
+    family: Family, given: Callable[[Family], dict[str, Any]], match: str
+) -> None:
+    assert_all_refuse(family, given(family), match)
 
 
 def test_placeholders_that_do_not_match_the_frames_are_refused(family: Family) -> None:
@@ -121,24 +194,7 @@ def test_placeholders_that_do_not_match_the_frames_are_refused(family: Family) -
     assert_all_refuse(family, inputs, rf"\[{per_video - 1}\] video placeholders.* videos of \[{per_video}\].*processor")
 
 
-def test_a_video_cannot_be_shared_by_two_prompts(family: Family) -> None:
-    prompts = [family.prompt("One.", videos=1), family.prompt("Two.", videos=1)]
-    inputs = dict(family.inputs(*prompts, videos=[make_video(0), make_video(1)]))
-    token = placeholder_id(family.model.config)
-    first, second = (video_places(family.model.config, inputs["input_ids"][row]).nonzero().flatten() for row in (0, 1))
-    inputs["input_ids"][0, first[0]] = 0  # one placeholder moves to the other prompt, so that the total stays right
-    inputs["input_ids"][1, second[0] - 1] = token
-    if "mm_token_type_ids" in inputs:
-        types = inputs["mm_token_type_ids"]
-        types[0, first[0]], types[1, second[0] - 1] = 0, 2
-    assert_all_refuse(family, inputs, "video placeholders")
-
-
-def test_a_video_without_placeholders_is_refused(family: Family) -> None:
-    text = family.inputs(family.prompt("Hello."))
-    assert_all_refuse(family, dict(text) | family.videos_of(family.one_video()), "placeholders")
-
-
+@only(lambda family, asking: family.representative or asking == "stock")
 def test_placeholders_whose_video_is_not_passed_are_refused(asking: Family) -> None:
     """The stock classes read them as text. TRL's GRPO trainer asks for log-probabilities so."""
     inputs, text = asking.one_video(), asking.inputs("So?")
@@ -156,14 +212,8 @@ def test_placeholders_whose_video_is_not_passed_are_refused(asking: Family) -> N
         run(asking.model, {"input_ids": whole}, past_key_values=cache, **types)
 
 
-def test_an_empty_video_is_refused(family: Family) -> None:
-    inputs = dict(family.one_video())
-    inputs["pixel_values_videos"] = inputs["pixel_values_videos"][:, :0]
-    assert_all_refuse(family, inputs, r"(?s)`pixel_values_videos` has shape \(\d+, 0.*at least one frame")
-
-
-# The others find frames, or positions, by the tokens before them.
-@only(lambda family: not (family.frames_are_images or (family.hears and not family.padded_frames)))
+# What reads ids in a way of its own is tested beside the representatives.
+@only(lambda family: family.representative or family.adds_features or family.shares_ids or family.padded_frames)
 def test_embeddings_run_beside_videos_as_their_ids_do(family: Family) -> None:
     inputs = family.one_video()
     embeddings = family.model.get_input_embeddings()(inputs["input_ids"])
@@ -185,23 +235,6 @@ def test_embeddings_beside_videos_are_refused_where_ids_tell_what_is_what(family
     inputs = family.one_video()
     embeddings = {"inputs_embeds": family.model.get_input_embeddings()(inputs["input_ids"])}
     assert_all_refuse(family, embeddings | family.videos_of(inputs), "`inputs_embeds` cannot be passed .*`input_ids`")
-
-
-def test_the_callers_positions_are_refused(family: Family) -> None:
-    inputs = family.one_video()
-    positions = torch.arange(inputs["input_ids"].shape[1])[None]
-    assert_all_refuse(family, dict(inputs) | {"position_ids": positions}, "`position_ids` cannot be given")
-
-
-def test_a_mask_of_the_wrong_shape_is_refused(family: Family) -> None:
-    inputs = family.one_video()
-    assert_all_refuse(family, dict(inputs) | {"attention_mask": torch.ones(1, 7)}, r"`attention_mask` .*7")
-
-
-def test_pixels_beside_features_of_the_same_videos_are_refused(family: Family) -> None:
-    inputs = family.one_video()
-    features = family.model.get_video_features(**family.videos_of(inputs))
-    assert_all_refuse(family, dict(inputs) | {"mm_encoder_outputs": {"video": features}}, "Pass one")
 
 
 @only(lambda family: not family.frames_stand_apart)
@@ -231,20 +264,7 @@ def test_frames_of_one_token_and_odd_patch_grids_work(tmp_path: Path, side: int)
     assert model(**inputs).past_key_values.get_seq_length() == 2 + len(features.pooler_output[0])
 
 
-def test_settings_beside_encoded_features_are_refused(family: Family) -> None:
-    inputs = family.one_video()
-    rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
-    for made_with, asked_for in ((RETENTION_RATIO, 1.0), (1.0, RETENTION_RATIO)):
-        features = family.model.get_video_features(**family.videos_of(inputs), retention_ratio=made_with)
-        given = rest | {"mm_encoder_outputs": {"video": features}}
-        assert_all_refuse(family, given, "`retention_ratio` is .* was encoded before it", retention_ratio=asked_for)
-
-
-def test_a_rounding_that_decides_how_many_stay_is_refused_beside_a_short_prompt(family: Family) -> None:
-    short = family.writing_short
-    assert_all_refuse(short, short.one_video(), "so the total is fixed.*stock processor", compression_rounding="ceil")
-
-
+@of_representatives
 def test_a_config_assigned_to_the_model_takes_effect_in_every_call(family: Family, short_length: Callable) -> None:
     model = family.load(retention_ratio=1.0)
     model.config = copy.deepcopy(model.config)
@@ -257,6 +277,7 @@ def test_a_config_assigned_to_the_model_takes_effect_in_every_call(family: Famil
         assert call().past_key_values.get_seq_length() == short_length(inputs)
 
 
+@of_representatives
 def test_an_unknown_setting_of_a_call_is_refused(family: Family) -> None:
     inputs = family.one_video()
     for name in ("compression_ratio", "retention_rate", "vision_feature_layers", "max_video_frames"):
@@ -267,17 +288,19 @@ def test_an_unknown_setting_of_a_call_is_refused(family: Family) -> None:
             family.model.get_video_features(**family.videos_of(inputs), **{name: 0.5})
 
 
+@of_representatives
 def test_more_arguments_by_position_than_the_parent_takes_are_refused(family: Family) -> None:
     for method in (family.model.model.get_video_features, family.model.model.forward):
         with pytest.raises(TypeError, match=rf"`{method.__name__}` was given 40 arguments by position, but takes \d+:"):
             method(*[None] * 40)
 
 
+@only(lambda family: family.name.startswith(("llava", "internvl")))
 def test_arguments_of_the_parent_are_not_mistaken_for_settings(family: Family) -> None:
     inputs = family.one_video()
     parents = [family.case.stock_class.forward, family.stock.model.forward, family.stock.model.get_video_features]
     names = {name for method in parents for name in inspect.signature(method).parameters if name[:7] == "vision_"}
-    assert names or not family.case.name.startswith("llava")
+    assert names
     for name in names:
         value = {name: getattr(family.stock.config, name)}
         assert torch.equal(family.model(**inputs, **value).logits, family.model(**inputs).logits)
@@ -296,6 +319,7 @@ class ByPosition(torch.nn.Module):
         return self.call(**dict(zip(self.names, inputs)))
 
 
+@of_representatives
 @pytest.mark.parametrize("how", ["export", "trace"])
 def test_exporting_or_tracing_a_compressing_model_is_refused(family: Family, how: str) -> None:
     inputs, model = family.one_video(), family.load()
@@ -355,13 +379,7 @@ def test_a_refused_export_or_trace_leaves_nothing_behind(family: Family, how: st
         assert torch.equal(model(**inputs).logits, family.model(**inputs).logits)
 
 
-def test_a_mask_that_hides_a_video_is_refused(family: Family) -> None:
-    prompts = [family.prompt("What happens?", videos=1)] * 2
-    both = family.inputs(*prompts, videos=[make_video(0), make_video(1)])
-    both["attention_mask"][1] = 0
-    assert_all_refuse(family, both, r"`attention_mask` hides \d+ placeholders of videos")
-
-
+@of_representatives
 def test_a_mask_that_hides_a_placeholder_of_a_dropped_token_or_of_an_image_is_refused(family: Family) -> None:
     """Every family says so. M-RoPE positions would be wrong, or of another number than the tokens."""
     inputs = make_prompt(family, "image_and_video")
@@ -374,7 +392,7 @@ def test_a_mask_that_hides_a_placeholder_of_a_dropped_token_or_of_an_image_is_re
         assert_all_refuse(family, dict(inputs) | {"attention_mask": mask}, f"hides {len(hidden)} placeholders of")
 
 
-@only(lambda family: family.native and not family.in_one_class)
+@of_representatives
 def test_an_inner_model_built_from_a_stock_config_works(family: Family) -> None:
     inner = type(family.model.model)(family.stock.config).eval()
     inner.load_state_dict(family.stock.model.state_dict())
@@ -382,7 +400,7 @@ def test_an_inner_model_built_from_a_stock_config_works(family: Family) -> None:
     assert torch.equal(inner(**inputs).last_hidden_state, family.load().model(**inputs).last_hidden_state)
 
 
-@only(lambda family: family.mrope)
+@only(lambda family: family.representative and family.mrope)
 def test_images_and_videos_without_their_grids_are_refused(family: Family) -> None:
     inputs = dict(family.inputs(family.prompt("?", videos=1, images=1), videos=[make_video(0)], images=[make_image(0)]))
     del inputs["image_grid_thw"]
@@ -390,9 +408,12 @@ def test_images_and_videos_without_their_grids_are_refused(family: Family) -> No
         family.model(**inputs)
 
 
-@pytest.mark.parametrize("method", ["vidcom2", "coverage", "evs", "uniform_frames"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_pixel_that_is_not_finite_stays_visible_in_the_answer(family: Family, value: float, method: str) -> None:
+@of_representatives
+@pytest.mark.parametrize(
+    ("method", "value"),
+    [("vidcom2", math.inf), *((method, math.nan) for method in ("vidcom2", "coverage", "evs", "uniform_frames"))],
+)
+def test_a_pixel_that_is_not_finite_stays_visible_in_the_answer(family: Family, method: str, value: float) -> None:
     """In the stock class it is. So it must not be lost with a token or a frame that is dropped."""
     inputs = dict(family.one_video())
     for place in (1 / 9, 1 / 3, 1 / 2):
@@ -401,3 +422,34 @@ def test_a_pixel_that_is_not_finite_stays_visible_in_the_answer(family: Family, 
         bad = inputs | {"pixel_values_videos": pixels}
         assert not family.model(**bad, retention_ratio=1.0).logits[:, -1].isfinite().any()
         assert not family.model(**bad, compression_method=method).logits[:, -1].isfinite().any()
+
+
+# -- the tables of what cannot be combined with a compressed prompt ----------------------------------------------------
+
+
+def test_the_docs_show_every_refusal() -> None:
+    lines = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8").splitlines()
+    for refusal in (refusal for table in TABLES for refusal in table):
+        shown = [line for line in lines if line.startswith("| ") and refusal.asked in line]
+        assert len(shown) == 1 and shown[0].endswith(f"| {refusal.instead} |"), refusal.asked
+
+
+# `asked` of a row -> what to pass to `generate`, or None if another test does so or this Transformers supports it.
+ASKING: dict[str, dict[str, Any] | None] = {
+    "`position_ids`": {"position_ids": torch.zeros(1, 4, dtype=torch.long)},
+    "`cu_seq_lens_q` and the other lengths of packed prompts": {"cu_seq_lens_q": torch.tensor([0, 4])},
+    '`cache_implementation="paged"`': {"cache_implementation": "paged"},
+    "`token_healing`": {"token_healing": True},
+    "`prefill_chunk_size` on Transformers 5.19": None,  # tests/test_generate.py
+}
+
+
+@only(lambda family: family.name == "llava_onevision")
+@pytest.mark.parametrize("refusal", [refusal for table in TABLES[:2] for refusal in table], ids=lambda row: row.asked)
+def test_each_row_of_the_tables_is_refused_with_its_reason_and_remedy(family: Family, refusal: Any) -> None:
+    """One family stands for all, since one place reads the tables."""
+    asking = ASKING[refusal.asked]
+    if asking is not None:
+        with pytest.raises(ValueError) as error:
+            run(family.model, make_prompt(family, "one_video"), **asking)
+        assert str(error.value) == f"{refusal.because} {refusal.instead}"

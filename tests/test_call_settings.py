@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from models import CASES_THAT_LOAD, RETENTION_RATIO, make_video, typed
 from reference import compressed_embeddings, position_arguments
-from test_generate import batch_of_two, run
+from test_generate import answered, batch_of_two, run
 from transformers import AutoConfig, CLIPConfig
 
 from vidcom2.configuration.compression_settings import SETTING_NAMES
@@ -38,7 +38,7 @@ NEEDS = {  # settings that make no difference by themselves
 }
 
 
-@only(lambda family, name: family.grouped or name not in ("vision_method", "vision_tolerance"))
+@of_representatives
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_setting_of_one_call_acts_as_in_a_model_loaded_with_it(family: Family, name: str) -> None:
     base = {"compression_rounding": "ceil"} if name == "compression_window" else {}  # otherwise too few budgets change
@@ -57,6 +57,7 @@ def test_a_setting_of_one_call_acts_as_in_a_model_loaded_with_it(family: Family,
         assert same == (name in unchanged), "does the setting change the logits?"
 
 
+@of_representatives
 @pytest.mark.parametrize("name", ["compression_newlines", "spatial_pool_mode"])
 def test_a_setting_that_belongs_to_the_model_is_refused_in_one_call(family: Family, name: str) -> None:
     for call in (family.model, family.model.generate):
@@ -82,6 +83,7 @@ def test_a_stock_config_is_converted_with_all_its_fields(family: Family) -> None
     assert torch.equal(loaded(**inputs).logits, expected)
 
 
+@of_representatives
 def test_another_familys_config_is_refused(family: Family) -> None:
     others = [
         case.config_class() for case in CASES_THAT_LOAD if not issubclass(case.config_class, family.case.config_class)
@@ -91,6 +93,7 @@ def test_another_familys_config_is_refused(family: Family) -> None:
             family.case.model_class(config)
 
 
+@of_representatives
 def test_a_users_subclass_loads_stock_checkpoints(family: Family, tmp_path: Path) -> None:
     from test_load import assert_same_weights, legacy_checkpoint
 
@@ -120,6 +123,7 @@ def test_original_positions_equal_those_of_the_full_prompt(family: Family) -> No
     assert torch.allclose(ours.logits, renumbered, atol=1e-4) != family.case.reads_positions
 
 
+@only(lambda family: family.representative or family.shares_kv)
 @pytest.mark.parametrize("positions", ["original", "consecutive"])
 def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: Family, positions: str) -> None:
     model = family.load(retention_ratio=RETENTION_RATIO, compression_positions=positions)
@@ -130,7 +134,7 @@ def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: 
     new = torch.ones_like(ids[:, both["input_ids"].shape[1] :])
     second = {"input_ids": ids, "attention_mask": torch.cat([both["attention_mask"], new], dim=1)}
     from_scratch = model(**second, **family.videos_of(both), **typed(family, both, ids)).logits[:, -1]
-    out = run(model, second, past_key_values=turn.past_key_values, return_dict_in_generate=True, output_logits=True)
+    out = answered(model, second, past_key_values=turn.past_key_values)
     torch.testing.assert_close(out.logits[0], from_scratch, rtol=0, atol=1e-5)
     prompt = both["input_ids"].shape[1]
     cache = model(**both, use_cache=True).past_key_values
@@ -139,21 +143,23 @@ def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: 
     torch.testing.assert_close(step.logits[:, -1], from_scratch, rtol=0, atol=1e-5)
 
 
-@only(lambda family: not family.mrope)
+@only(lambda family: family.representative and not family.mrope)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_original_positions_without_a_cache_equal_those_with_one(family: Family, attention: str, rows: int) -> None:
     """There Transformers would take the gaps for the ends of several prompts in a row."""
     model = family.load(retention_ratio=RETENTION_RATIO, attn_implementation=attention)
     inputs = family.inputs(*[family.prompt("What happens?", videos=1)] * rows, videos=[make_video(0)] * rows)
-    settings = {"compression_positions": "original", "return_dict_in_generate": True, "output_logits": True}
-    with_cache, without = (run(model, inputs, use_cache=each, **settings) for each in (True, False))
+    with_cache, without = (
+        answered(model, inputs, use_cache=each, compression_positions="original") for each in (True, False)
+    )
     torch.testing.assert_close(without.logits, with_cache.logits, rtol=0, atol=1e-5)
 
 
 # -- lengths ----------------------------------------------------------------------------------------------------------
 
 
+@of_representatives
 def test_a_compressed_prompt_beyond_the_models_positions_causes_a_warning(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:

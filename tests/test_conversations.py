@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from models import RETENTION_RATIO, make_image, make_video, token_types, typed, video_places
-from test_generate import NEW, batch_of_two, run
+from test_generate import NEW, answered, batch_of_two, run
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
@@ -27,6 +27,13 @@ def first_turn(family: Family, kind: str) -> Any:
     return family.inputs(family.prompt("Hello."))
 
 
+def after_a_turn(of: Family, inputs: Any, **kwargs: Any) -> tuple[dict[str, Tensor], Any]:
+    """Ask, and return the ids of the conversation with a question more, and the cache."""
+    turn = run(of.model, inputs, return_dict_in_generate=True, **kwargs)
+    ids = torch.cat([turn.sequences, of.inputs(QUESTION)["input_ids"]], dim=1)
+    return {"input_ids": ids}, turn.past_key_values
+
+
 def other_chats(family: Family, model: Any) -> None:
     """Make calls for other users between two turns."""
     run(model, family.inputs(family.prompt("Is it?", images=1), images=[make_image(5)]))
@@ -34,9 +41,17 @@ def other_chats(family: Family, model: Any) -> None:
     model(**family.inputs("So?"))
 
 
-@pytest.mark.parametrize("second", ["video", "text"])
-@pytest.mark.parametrize("first", ["image", "text", "video"])
-@pytest.mark.parametrize("by", ["generate", "forward"])
+@only(lambda family, asking: family.representative or asking == "stock")
+@pytest.mark.parametrize(
+    ("first", "second", "by"),
+    [
+        ("video", "video", "generate"),
+        ("video", "text", "forward"),
+        ("image", "video", "forward"),
+        ("image", "text", "generate"),
+        ("text", "video", "generate"),
+    ],
+)
 def test_interleaved_chats_on_one_model_equal_each_chat_alone(asking: Family, first: str, second: str, by: str) -> None:
     inputs = first_turn(asking, first)
     other = asking.inputs(asking.prompt("And here?", videos=1), videos=[make_video(7)])
@@ -55,15 +70,13 @@ def test_interleaved_chats_on_one_model_equal_each_chat_alone(asking: Family, fi
         else:
             ids = torch.cat([said, other["input_ids"]], dim=1)
             kwargs = asking.videos_of(other)
-        out = run(
-            model, {"input_ids": ids} | kwargs, past_key_values=cache, return_dict_in_generate=True, output_logits=True
-        )
-        return torch.stack(out.logits)
+        return torch.stack(answered(model, {"input_ids": ids} | kwargs, past_key_values=cache).logits)
 
     alone = conversation(lambda model: None)
     assert torch.equal(conversation(lambda model: other_chats(asking, model)), alone)
 
 
+@of_representatives
 @pytest.mark.skipif(not CHUNKS_FEATURES, reason="Transformers 5.19 splits no features")
 @pytest.mark.parametrize("short", [False, True], ids=["stock prompt", "short prompt"])
 def test_a_new_video_on_a_filled_cache_may_be_prefilled_in_chunks(family: Family, short: bool) -> None:
@@ -75,9 +88,7 @@ def test_a_new_video_on_a_filled_cache_may_be_prefilled_in_chunks(family: Family
 
     def answer(chunk: int | None) -> Any:
         cache = copy.deepcopy(turn.past_key_values)
-        settings = {"past_key_values": cache, "prefill_chunk_size": chunk}
-        details = {"return_dict_in_generate": True, "output_logits": True}
-        return run(family.model, inputs | {"input_ids": ids}, **settings, **details)
+        return answered(family.model, inputs | {"input_ids": ids}, past_key_values=cache, prefill_chunk_size=chunk)
 
     whole, chunks = answer(None), answer(16)
     assert torch.equal(chunks.sequences, whole.sequences)
@@ -93,20 +104,13 @@ def test_positions_after_a_long_video_of_small_frames_equal_a_run_from_scratch(
     """With 64 frames of few tokens, M-RoPE's largest position is the video's last frame, not the text's last token.
     With all tokens, the stock class runs the whole conversation in one go."""
     inputs = family.one_video("?", num_frames=64)
-    turn = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True)
-    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
+    second, turn_cache = after_a_turn(family, inputs, retention_ratio=ratio)
+    ids = second["input_ids"]
     whole = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **family.videos_of(inputs)}
     whole["mm_token_type_ids"] = token_types(family.model.config, ids)
     from_scratch = (family.stock if ratio == 1.0 else family.model)(**whole).logits[:, -1]
     if by == "a second turn":
-        out = run(
-            family.model,
-            {"input_ids": ids},
-            past_key_values=turn.past_key_values,
-            return_dict_in_generate=True,
-            output_logits=True,
-        )
-        continued = out.logits[0]
+        continued = answered(family.model, second, past_key_values=turn_cache).logits[0]
     else:
         prompt = inputs["input_ids"].shape[1]
         cache = family.model(**inputs, retention_ratio=ratio, use_cache=True).past_key_values
@@ -126,7 +130,7 @@ CHANGES: dict[str, tuple[str, Any, list[int]]] = {
 # What is padding in a short prompt, only its mask tells, as with the stock class.
 @only(
     lambda family, change, asking, masked: (
-        (not family.recurrent or change == "reordered") and (asking == "stock" or masked)
+        family.representative and (not family.recurrent or change == "reordered") and (asking == "stock" or masked)
     )
 )
 @torch.no_grad()
@@ -145,7 +149,7 @@ def test_a_caches_memory_of_the_prompt_follows_its_rows(asking: Family, change: 
     torch.testing.assert_close(logits, expected[rows], rtol=0, atol=1e-5)
 
 
-@only(lambda family: not family.recurrent)
+@only(lambda family: family.representative and not family.recurrent)
 def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(family: Family) -> None:
     inputs, token = family.one_video(), torch.tensor([[20]])
     cache = family.model(**inputs, use_cache=True).past_key_values
@@ -161,7 +165,7 @@ def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(fami
         family.model(input_ids=token, past_key_values=cache)
 
 
-@only(lambda family: not family.recurrent)
+@only(lambda family: family.representative and not family.recurrent)
 def test_an_answer_may_be_cropped_from_the_cache(asking: Family) -> None:
     inputs = asking.one_video()
     turn = run(asking.model, inputs, return_dict_in_generate=True)
@@ -172,88 +176,80 @@ def test_an_answer_may_be_cropped_from_the_cache(asking: Family) -> None:
     assert torch.equal(again, run(asking.model, {"input_ids": ids} | asking.videos_of(inputs)))
 
 
-@only(lambda family: family.mrope)  # the others have no token types
+@only(lambda family: family.representative and family.mrope)  # the others have no token types
 def test_token_types_left_over_from_an_earlier_turn_do_no_harm(family: Family) -> None:
     inputs = family.one_video()
-    turn = run(family.model, inputs, return_dict_in_generate=True)
-    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
-    expected = run(family.model, {"input_ids": ids}, past_key_values=copy.deepcopy(turn.past_key_values))
+    second, cache = after_a_turn(family, inputs)
+    expected = run(family.model, second, past_key_values=copy.deepcopy(cache))
     stale = {name: inputs[name] for name in ("mm_token_type_ids", *family.case.video_inputs[1:]) if name in inputs}
-    assert torch.equal(run(family.model, {"input_ids": ids} | stale, past_key_values=turn.past_key_values), expected)
+    assert torch.equal(run(family.model, second | stale, past_key_values=cache), expected)
 
 
-@only(lambda family: family.native)
+@of_representatives
 def test_the_stock_class_cannot_continue_a_cache_that_ours_filled(family: Family) -> None:
     inputs = family.one_video()
-    turn = run(family.model, inputs, return_dict_in_generate=True)
-    second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
-    length, intact = turn.past_key_values.get_seq_length(), copy.deepcopy(turn.past_key_values)
+    second, cache = after_a_turn(family, inputs)
+    length, intact = cache.get_seq_length(), copy.deepcopy(cache)
     for call in (
-        lambda: run(family.stock, second, past_key_values=turn.past_key_values),
-        lambda: family.stock(second["input_ids"][:, -1:], past_key_values=turn.past_key_values),
+        lambda: run(family.stock, second, past_key_values=cache),
+        lambda: family.stock(second["input_ids"][:, -1:], past_key_values=cache),
     ):
         with pytest.raises(ValueError, match="another model does not know"):
             call()
-    assert turn.past_key_values.get_seq_length() == length, "the refused call changed the cache"
+    assert cache.get_seq_length() == length, "the refused call changed the cache"
     step = {"input_ids": torch.tensor([[20]])}
     expected = family.model(**step, past_key_values=intact).logits
-    assert torch.equal(family.model(**step, past_key_values=copy.deepcopy(turn.past_key_values)).logits, expected)
-    continued = run(family.model, second, past_key_values=turn.past_key_values)
+    assert torch.equal(family.model(**step, past_key_values=copy.deepcopy(cache)).logits, expected)
+    continued = run(family.model, second, past_key_values=cache)
     assert torch.equal(continued, run(family.model, second | family.videos_of(inputs)))
 
 
-# The images of two turns differ in size, which only M-RoPE families take. From scratch, both videos have one ratio.
+# Images of two sizes in one call are taken only by M-RoPE families.
 @only(
-    lambda family, turns, ratios: (
+    lambda family, turns: (
         (turns != "image image" or family.mrope)
-        and (turns != "video video" or ratios[0] == ratios[1])
         and (not family.adds_features or turns.startswith("text"))  # media would attend to those of later turns
+        and not (family.one_kind_a_call and turns in ("image video", "video image"))
     )
 )
 @torch.no_grad()
 @pytest.mark.parametrize("by", ["generate", "forward"])
-@pytest.mark.parametrize("ratios", [(1.0, 1.0), (1.0, RETENTION_RATIO), (RETENTION_RATIO, 1.0)], ids=str)
 @pytest.mark.parametrize(
-    "turns", ["text image", "image image", "text video", "image video", "video image", "video video"]
+    ("turns", "ratio"),
+    [
+        ("text video", RETENTION_RATIO),
+        ("text image", RETENTION_RATIO),
+        ("image image", RETENTION_RATIO),
+        ("image video", RETENTION_RATIO),
+        ("image video", 1.0),
+        ("video image", RETENTION_RATIO),
+        ("video image", 1.0),
+        ("video video", RETENTION_RATIO),
+        ("video video", 1.0),
+    ],
 )
-def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: str, ratios: tuple, by: str) -> None:
+def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: str, ratio: float, by: str) -> None:
     """In Qwen2-VL's stock class they do not: a second turn's images and videos get positions of text."""
     first, second = turns.split()
-    one = first_turn(family, first)
-    other = first_turn(family, second)
+    one, other = first_turn(family, first), first_turn(family, second)
     ids = torch.cat([one["input_ids"], other["input_ids"]], dim=1)
-    media: dict[str, Tensor] = {}
-    for kind, inputs in ((first, one), (second, other)):
-        given = {"video": family.videos_of, "image": family.images_of, "text": lambda inputs: {}}[kind](inputs)
-        media = {
-            **media,
-            **{name: torch.cat([media[name], new]) if name in media else new for name, new in given.items()},
-        }
-    ratio = ratios[0] if first == "video" else ratios[1]
-    has_types = family.case.mrope or family.case.frames_are_images
-    types = {"mm_token_type_ids": token_types(family.model.config, ids)} if has_types else {}
-    if family.case.one_kind_a_call and {first, second} == {"image", "video"}:
-        pytest.skip("images and videos in one call are refused")
-    from_scratch = family.model(input_ids=ids, **media, **types, retention_ratio=ratio).logits[:, -1]
-    cache = family.model(**one, use_cache=True, retention_ratio=ratios[0]).past_key_values
-    new = {"video": family.videos_of, "image": family.images_of}[second](other)
+    media_of = {"video": family.videos_of, "image": family.images_of, "text": lambda inputs: {}}
+    whole = dict(media_of[first](one))
+    for name, new in media_of[second](other).items():
+        whole[name] = torch.cat([whole[name], new]) if name in whole else new
+    if family.case.mrope or family.case.frames_are_images:
+        whole["mm_token_type_ids"] = token_types(family.model.config, ids)
+    from_scratch = family.model(input_ids=ids, **whole, retention_ratio=ratio).logits[:, -1]
+    cache = family.model(**one, use_cache=True, retention_ratio=ratio).past_key_values
+    new = media_of[second](other) | {"past_key_values": cache, "retention_ratio": ratio}
     if by == "forward":
-        logits = family.model(
-            input_ids=other["input_ids"], past_key_values=cache, **new, retention_ratio=ratios[1]
-        ).logits[:, -1]
+        logits = family.model(input_ids=other["input_ids"], **new).logits[:, -1]
     else:
-        out = run(
-            family.model,
-            {"input_ids": ids} | new,
-            past_key_values=cache,
-            retention_ratio=ratios[1],
-            return_dict_in_generate=True,
-            output_logits=True,
-        )
-        logits = out.logits[0]
+        logits = answered(family.model, {"input_ids": ids} | new).logits[0]
     torch.testing.assert_close(logits, from_scratch, rtol=0, atol=1e-5)
 
 
+@of_representatives
 @torch.no_grad()
 def test_padding_stays_masked_when_a_loop_passes_positions(family: Family) -> None:
     both, _ = batch_of_two(family)
@@ -269,40 +265,41 @@ def test_padding_stays_masked_when_a_loop_passes_positions(family: Family) -> No
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
 
 
+@of_representatives
 @pytest.mark.parametrize("name", ["prompt_lookup_num_tokens", "assistant_model"])
 def test_speculation_on_a_filled_cache_is_refused(family: Family, name: str) -> None:
     """Transformers would feed the prompt twice."""
     value = 3 if name == "prompt_lookup_num_tokens" else family.stock
     for kind in ("text", "video"):
-        turn = run(family.model, first_turn(family, kind), return_dict_in_generate=True)
-        ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
+        second, cache = after_a_turn(family, first_turn(family, kind))
         with pytest.raises(ValueError, match=f"`{name}` cannot continue a filled"):
-            run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **{name: value})
+            run(family.model, second, past_key_values=cache, **{name: value})
 
 
-@only(lambda family: not family.recurrent)
+@only(lambda family: family.representative and not family.recurrent)
 @pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])
 def test_beams_continue_a_cache_whose_rows_were_repeated(family: Family, name: str) -> None:
     inputs = family.one_video()
-    turn = run(family.model, inputs, return_dict_in_generate=True)
-    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
+    second, cache = after_a_turn(family, inputs)
+    second_of_short, cache_of_short = after_a_turn(family.writing_short, family.writing_short.one_video())
     kwargs = {name: 3, "do_sample": name != "num_beams"}
-    with pytest.raises(ValueError, match=f"`{name}`.* is 3, but the KV cache has one row"):
-        run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **kwargs)
-    short = family.writing_short
-    turn_of_short = run(short.model, short.one_video(), return_dict_in_generate=True)
-    ids_of_short = torch.cat([turn_of_short.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
-    with pytest.raises(ValueError, match=f"`{name}`.* is 3, but the KV cache has one row"):
-        run(short.model, {"input_ids": ids_of_short}, past_key_values=turn_of_short.past_key_values, **kwargs)
-    turn.past_key_values.batch_repeat_interleave(3)
+    for given, filled in ((second, cache), (second_of_short, cache_of_short)):
+        with pytest.raises(ValueError, match=f"`{name}`.* is 3, but the KV cache has one row"):
+            run(family.model, given, past_key_values=filled, **kwargs)
+    cache.batch_repeat_interleave(3)
     torch.manual_seed(1)
-    continued = run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **kwargs)
+    continued = run(family.model, second, past_key_values=cache, **kwargs)
     torch.manual_seed(1)
-    whole = {"input_ids": ids} | family.videos_of(inputs) | typed(family, inputs, ids)
+    whole = second | family.videos_of(inputs) | typed(family, inputs, second["input_ids"])
     assert torch.equal(continued, run(family.model, whole, **kwargs))
 
 
-@only(lambda family: not family.recurrent and not family.adds_features)  # media would attend to those of later turns
+@only(
+    lambda family, asking: (
+        not (family.recurrent or family.adds_features)  # media would attend to those of later turns
+        and (family.representative or asking == "stock")
+    )
+)
 @torch.no_grad()
 @pytest.mark.parametrize("turns", ["image image", "image video", "video image", "video video"])
 def test_beams_of_a_later_turn_see_the_media_of_their_own_chat(asking: Family, turns: str) -> None:
@@ -340,7 +337,7 @@ def test_beams_of_a_later_turn_see_the_media_of_their_own_chat(asking: Family, t
             torch.testing.assert_close(continued[name], expected[name], rtol=0, atol=1e-5)
 
 
-@only(lambda family: family.mrope)
+@only(lambda family: family.representative and family.mrope)
 def test_a_prompt_that_ends_in_a_video_is_refused_where_positions_would_be_wrong(family: Family) -> None:
     inputs = family.one_video()
     is_video = video_places(family.model.config, inputs["input_ids"][0])
@@ -395,26 +392,12 @@ def conversation_of(
         new_mask = new.pop("attention_mask")
         mask = torch.cat([mask, new_mask], dim=1)
         if by == "generate":
-            arguments = {"input_ids": said, "attention_mask": mask}
-            out = run(
-                family.model,
-                arguments | dict(new),
-                past_key_values=cache,
-                return_dict_in_generate=True,
-                output_logits=True,
-                max_new_tokens=1,
-                retention_ratio=ratio,
-            )
+            given = {"input_ids": said, "attention_mask": mask, "past_key_values": cache} | dict(new)
+            out = answered(family.model, given, max_new_tokens=1, retention_ratio=ratio)
             result.append(out.logits[0])
         else:
-            out = family.model(
-                input_ids=said[:, start:],
-                attention_mask=mask,
-                past_key_values=cache,
-                use_cache=True,
-                retention_ratio=ratio,
-                **new,
-            )
+            given = {"input_ids": said[:, start:], "attention_mask": mask, "past_key_values": cache} | dict(new)
+            out = family.model(**given, use_cache=True, retention_ratio=ratio)
             result.append(out.logits[:, -1])
         cache = out.past_key_values
         said = torch.cat([said, answers[number][rows]], dim=1)
@@ -425,7 +408,8 @@ def conversation_of(
 # Short prompts are written for one ratio. In a loop, the stock class counts the padding between their turns.
 @only(
     lambda family, asking, by, ratio: (
-        not family.recurrent and (asking == "stock" or (by == "generate" and ratio == RETENTION_RATIO))
+        not family.recurrent
+        and (asking == "stock" or (by == "generate" and ratio == RETENTION_RATIO and family.representative))
     )
 )
 @torch.no_grad()
@@ -460,16 +444,15 @@ def rebuilt(cache: Any) -> DynamicCache:
     return DynamicCache(ddp_cache_data=[(layer.keys.clone(), layer.values.clone()) for layer in filled])
 
 
-@only(lambda family: not family.recurrent)
+@only(lambda family: family.representative and not family.recurrent)
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 def test_a_cache_that_was_rebuilt_is_refused_where_its_tokens_cannot_be_known(family: Family, ratio: float) -> None:
     inputs = family.one_video()
-    turn = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True)
-    second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
-    expected = run(family.model, second, past_key_values=copy.deepcopy(turn.past_key_values), retention_ratio=ratio)
-    stored = pickle.loads(pickle.dumps(turn.past_key_values))
+    second, filled = after_a_turn(family, inputs, retention_ratio=ratio)
+    expected = run(family.model, second, past_key_values=copy.deepcopy(filled), retention_ratio=ratio)
+    stored = pickle.loads(pickle.dumps(filled))
     assert torch.equal(run(family.model, second, past_key_values=stored, retention_ratio=ratio), expected)
-    cache = rebuilt(turn.past_key_values)
+    cache = rebuilt(filled)
     with pytest.raises(ValueError, match="or it was rebuilt from keys and values"):
         run(family.model, second, past_key_values=copy.deepcopy(cache))
     if ratio == 1.0 and not family.case.mrope:
@@ -477,7 +460,7 @@ def test_a_cache_that_was_rebuilt_is_refused_where_its_tokens_cannot_be_known(fa
 
 
 @torch.no_grad()
-@only(lambda family: not (family.mrope or family.recurrent))
+@only(lambda family: family.representative and not family.mrope)
 def test_a_loop_at_original_positions_refuses_a_cache_that_was_rebuilt(family: Family) -> None:
     """It cannot tell where the positions of the kept tokens end. A chat of text alone goes on."""
     model, step = family.load(compression_positions="original"), {"input_ids": torch.tensor([[7]])}
@@ -489,7 +472,7 @@ def test_a_loop_at_original_positions_refuses_a_cache_that_was_rebuilt(family: F
 
 
 @torch.no_grad()
-@only(lambda family: not family.recurrent)
+@only(lambda family: family.representative and not family.recurrent)
 @pytest.mark.parametrize("kind", ["short", "stock"])
 def test_a_turn_with_a_video_can_be_undone_but_not_halved(family: Family, kind: str) -> None:
     asking = family.writing_short if kind == "short" else family
@@ -528,7 +511,7 @@ def test_text_that_is_hidden_between_frames_stays_hidden_in_later_steps(family: 
 
 
 @torch.no_grad()
-@only(lambda family: not family.recurrent)  # linear attention takes no such mask
+@only(lambda family: family.representative and not family.recurrent)  # linear attention takes no such mask
 def test_a_custom_mask_of_a_turn_is_kept_on_a_cache_whose_prompt_was_shortened(family: Family) -> None:
     cache = family.model(**family.one_video(), use_cache=True).past_key_values
     length, lowest = cache.get_seq_length(), torch.finfo(torch.float32).min
@@ -545,7 +528,7 @@ def test_a_custom_mask_of_a_turn_is_kept_on_a_cache_whose_prompt_was_shortened(f
 
 
 @torch.no_grad()
-@only(lambda family: not (family.mrope or family.recurrent or family.adds_features))
+@only(lambda family: family.representative and not family.mrope)
 def test_an_image_on_a_static_cache_takes_a_mask_as_long_as_the_cache(family: Family) -> None:
     inputs, text = first_turn(family, "image"), torch.tensor([[5, 6, 7]])
     inputs.pop("attention_mask")

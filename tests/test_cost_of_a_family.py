@@ -44,6 +44,7 @@ def test_the_rows_of_a_plain_family_are_short(family: Family) -> None:
     assert sum(len(lines) for _, lines in found) <= MOST_LINES
 
 
+@pytest.mark.slow  # It writes all that follows from rows four times, and tests the family in a process of its own.
 def test_two_rows_add_a_family_to_the_tree(tmp_path: Path) -> None:
     """A tree that lacks the sample becomes, by its rows and the command that writes what follows from rows, this very
     tree again; and there a test of all families runs over it."""
@@ -85,5 +86,7 @@ def test_two_rows_add_a_family_to_the_tree(tmp_path: Path) -> None:
     for path in ("src/vidcom2/__init__.pyi", "src/vidcom2/families/classes.pyi", "README.md", *PAGES):
         assert (tmp_path / path).read_bytes() == (ROOT / path).read_bytes(), path
     of_all = "tests/test_short_prompts.py"
-    said = run("-m", "pytest", "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", of_all, "-k", SAMPLE.model_type)
+    said = run(
+        "-m", "pytest", "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", of_all, "-k", f"{SAMPLE.model_type}-greedy"
+    )
     assert "100%" in said

@@ -8,7 +8,7 @@ import torch
 from conftest import Family, only
 from flash_attention import put_in_place_of_the_package
 from models import RETENTION_RATIO, make_video
-from test_generate import batch_of_two, make_prompt, run
+from test_generate import answered, batch_of_two, make_prompt
 from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
@@ -76,20 +76,21 @@ def works_in_the_stock_class(family: Any) -> bool:
     return family.name not in ("glm4v_moe", "molmo2", "qwen4_exp", "glm5_next")
 
 
-pytestmark = only(works_in_the_stock_class)
+def has_attention_of_its_own(family: Any) -> bool:
+    """Whether its layers call attention otherwise than those of the representatives do."""
+    return (family.keys_are_latent or family.shares_kv) and works_in_the_stock_class(family)
+
+
+pytestmark = only(lambda family: family.representative or has_attention_of_its_own(family))
 
 
 def exists(family: Any, way: str) -> bool:
-    if not works_in_the_stock_class(family):
+    if not (family.representative or has_attention_of_its_own(family)):
         return False
     if "chunks" in way:
         return CHUNKS_FEATURES
     drafts = not family.recurrent
-    applies = {
-        "prompt lookup": drafts,
-        "assistant": drafts and not family.mrope,
-        "repeats": family.grouped,
-    }
+    applies = {"prompt lookup": drafts, "assistant": drafts and not family.mrope, "repeats": family.grouped}
     return applies.get(way, True)
 
 
@@ -101,14 +102,10 @@ def test_generate_gives_the_tokens_and_logits_of_sdpa(family: Family, flash: Pre
         text, own = family.stock.config.text_config.to_dict(), ("rope_parameters", "layer_types", "per_layer_config")
         assistant = Qwen2Config(**{name: value for name, value in text.items() if name not in own})
         settings = settings | {"assistant_model": Qwen2ForCausalLM(assistant).eval()}
-    ours, theirs = (run_with_logits(model, prompt_of(family, kind), settings) for model in (flash, family.model))
+    ours, theirs = (answered(model, prompt_of(family, kind), **settings) for model in (flash, family.model))
     vars(family.model).pop("_previous_max_cache_length", None)  # or static caches of later tests would be as long
     assert torch.equal(ours.sequences, theirs.sequences)
     assert_close(ours.logits, theirs.logits)
-
-
-def run_with_logits(model: PreTrainedModel, inputs: Any, settings: dict[str, Any]) -> Any:
-    return run(model, inputs, return_dict_in_generate=True, output_logits=True, **settings)
 
 
 @pytest.mark.parametrize("kind", ["one_video", "padded_batch"])
@@ -133,7 +130,7 @@ def answers_of_three_turns(family: Family, model: PreTrainedModel, kind: str) ->
         if family.case.mrope:
             inputs.pop("mm_token_type_ids", None)
             inputs["mm_token_type_ids"] = family.processor.create_mm_token_type_ids(ids.tolist())
-        out = run_with_logits(model, inputs, ORIGINAL | {"min_new_tokens": 6})
+        out = answered(model, inputs, **ORIGINAL, min_new_tokens=6)
         answers.extend(out.logits)
         cache, mask = out.past_key_values, torch.cat([mask, mask.new_ones(rows, 6)], dim=1)
         ids = out.sequences
@@ -175,7 +172,7 @@ def test_sliding_windows_give_the_logits_of_sdpa_or_are_refused(
         ours, theirs = (answers_of_three_turns(family, model, "one_video") for model in (flash, sdpa))
         assert_close(ours, theirs)
         return
-    ours, theirs = (run_with_logits(model, family.one_video(), ORIGINAL) for model in (flash, sdpa))
+    ours, theirs = (answered(model, family.one_video(), **ORIGINAL) for model in (flash, sdpa))
     assert_close(ours.logits, theirs.logits)
     with pytest.raises(ValueError, match=r'leaves gaps .* the layers read \[\d+, \d+\] tokens.*"sdpa"'):
         answers_of_three_turns(family, flash, "one_video")

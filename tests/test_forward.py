@@ -2,16 +2,15 @@
 
 import copy
 import inspect
-from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
-from models import RETENTION_RATIO, make_video, typed
+from conftest import Family, of_representatives, only
+from models import RETENTION_RATIO, make_video
 from reference import EXACT, compressed_embeddings, position_arguments
 from test_generate import batch_of_two, make_prompt
 from torch import Tensor
-from transformers import BatchFeature, DynamicCache
+from transformers import BatchFeature
 from transformers.utils.generic import ModelOutput
 
 from vidcom2 import compress
@@ -62,6 +61,7 @@ def test_video_features_have_the_parents_fields_first_and_the_compressions_last(
         assert torch.equal(torch.cat(features.pooler_output), torch.cat(family.parents_features(inputs)))
 
 
+@of_representatives
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 def test_a_config_that_asks_for_tuples_is_honoured_or_refused_where_the_parent_fails(
     family: Family, ratio: float
@@ -81,26 +81,6 @@ def test_a_config_that_asks_for_tuples_is_honoured_or_refused_where_the_parent_f
     for call in (model, model.generate):
         with pytest.raises(ValueError, match=r"`config\.return_dict` is False.*pass `return_dict=False`"):
             call(**inputs)
-
-
-def test_every_setting_reaches_the_operator(family: Family) -> None:
-    settings = {
-        "compression_method": "vidcom2",
-        "compression_scoring": "released",
-        "compression_rounding": "round",
-        "compression_temperature": 0.5,
-        "compression_frame_score": "max",
-        "compression_window": 3,
-        "compression_frame_weight": -1.0,
-        "compression_video_weight": 0.5,
-    }
-    inputs = family.one_video()
-    videos, tokens = family.videos_of(inputs), family.parents_features(inputs)[0]
-    tokens = tokens[family.case.is_scored(len(tokens))].reshape(-1, family.case.tokens_per_frame, tokens.shape[-1])
-    model = family.load(retention_ratio=0.4, **settings)
-    assert torch.equal(
-        model.get_video_features(**videos).video_compressions[0].indices, compress(tokens, 0.4, **settings).indices
-    )
 
 
 # -- forward ----------------------------------------------------------------------------------------------------------
@@ -155,6 +135,7 @@ def test_logits_and_loss_equal_those_of_the_prompt_compressed_by_hand(family: Fa
     torch.testing.assert_close(ours.logits, theirs.logits[:, rows], rtol=0, atol=1e-5)
 
 
+@of_representatives
 def test_hidden_states_of_chosen_layers_equal_those_among_all_layers(family: Family) -> None:
     inputs = family.one_video()
     for model, stock in ((family.model, family.stock), (family.model.model, family.stock.model)):
@@ -176,11 +157,7 @@ def ends_of(inputs: BatchFeature) -> Tensor:
 
 @pytest.mark.parametrize("padding_side", ["left", "right"])
 def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str) -> None:
-    family.processor.tokenizer.padding_side = padding_side
-    try:
-        both, alone = batch_of_two(family, images=True)
-    finally:
-        family.processor.tokenizer.padding_side = "left"
+    both, alone = batch_of_two(family, images=True, padding_side=padding_side)
     together = family.model(**both, labels=ends_of(both))
     assert together.logits.shape[:2] == both["input_ids"].shape
     for row, inputs in enumerate(alone):
@@ -192,7 +169,7 @@ def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str)
 
 
 # What is padding in a short prompt, only its mask tells, as with the stock class.
-@only(lambda asking, masked: asking == "stock" or masked)
+@only(lambda family, asking, masked: asking == "stock" or (masked and family.representative))
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(asking: Family, masked: bool) -> None:
     both, _ = batch_of_two(asking)
@@ -211,6 +188,7 @@ def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(asking: Famil
     assert torch.equal(torch.cat(tokens, dim=1), expected)
 
 
+@of_representatives
 def test_a_mask_that_fits_neither_the_conversation_nor_the_cache_is_refused(family: Family) -> None:
     inputs = family.one_video()
     out = family.model(**inputs, use_cache=True)
@@ -220,26 +198,14 @@ def test_a_mask_that_fits_neither_the_conversation_nor_the_cache_is_refused(fami
         family.model(input_ids=token, attention_mask=mask, past_key_values=out.past_key_values)
 
 
-def test_generate_continues_from_a_cache_that_forward_filled(family: Family) -> None:
-    inputs = family.one_video()
-    cache = DynamicCache(config=family.model.config.get_text_config())
-    family.model(**inputs, past_key_values=cache)
-    ids = torch.cat([inputs["input_ids"], family.inputs("So?")["input_ids"]], dim=1)
-    kwargs: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False}
-    whole = family.model.generate(ids, **family.videos_of(inputs), **typed(family, inputs, ids), **kwargs)
-    assert torch.equal(family.model.generate(ids, past_key_values=cache, **kwargs), whole)
-
-
 def test_forward_takes_the_stock_classs_arguments_in_its_order_with_and_without_the_head(family: Family) -> None:
     """Callers pass them by position, and libraries look for `attention_mask` in the signature."""
-    stock = family.untouched_stock()
+    stock, text = family.untouched_stock(), family.inputs(family.prompt("Hello."))
     for ours, theirs in ((family.model, stock), (family.model.model, getattr(stock, "model", stock))):
         given = inspect.signature(type(ours).forward).parameters
         expected = inspect.signature(type(theirs).forward).parameters
         added = {NUM_KEPT, *SETTING_NAMES, *family.case.model_class.inner_class.video_arguments} - set(expected)
         assert [name for name in given if name not in added] == list(expected) and added <= set(given)
-    text = family.inputs(family.prompt("Hello."))
-    for ours, theirs in ((family.model, stock), (family.model.model, getattr(stock, "model", stock))):
         *names, _ = inspect.signature(theirs.forward).parameters
         by_position = [text.get(name) for name in names[: names.index("attention_mask") + 1]]
         assert torch.equal(ours(*by_position)[0], theirs(**text)[0])
@@ -259,6 +225,7 @@ def test_gradients_reach_the_language_model_the_projector_and_the_vision_tower(f
     assert without == theirs
 
 
+@only(lambda family: family.representative or family.shares_kv)
 def test_gradient_checkpointing_of_either_kind_changes_no_gradient(family: Family) -> None:
     inputs = family.one_video()
     gradients = []

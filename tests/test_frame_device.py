@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from stand_in_device import STAND_IN, OnStandIn, StandIn
 from torch import nn
 
@@ -117,10 +117,12 @@ WAYS: dict[str, Callable[[Checkpoint], Any]] = {
     "answer_many": bulk,
     "demo": lambda checkpoint: Answerer(checkpoint).clip(str(DEMO_VIDEO), 4),
     "eval": evaluated,
+    "stream": lambda checkpoint: LiveVideo(**of(checkpoint)).add(np.zeros((84, 84, 3), dtype=np.uint8), 0.0),
     "explain": lambda checkpoint: explain(frames(), **of(checkpoint)),
 }
 
 
+@of_representatives
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_every_way_to_an_answer_prepares_frames_beside_the_tower_or_where_it_is_told_to(
     family: Family, monkeypatch: pytest.MonkeyPatch, way: Callable[[Checkpoint], Any]
@@ -138,17 +140,7 @@ def test_every_way_to_an_answer_prepares_frames_beside_the_tower_or_where_it_is_
     assert set(told) == {None}
 
 
-def test_frames_of_a_stream_are_prepared_beside_the_tower(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = recorded(monkeypatch, family.processor)
-    monkeypatch.setattr(frame_device, "device_of_encoder", lambda model: STAND_IN)
-    live = LiveVideo(family.model, family.processor, max_video_tokens=10_000)
-    live.add(np.zeros((84, 84, 3), dtype=np.uint8), 0.0)
-    assert set(told) == ({None} if family.case.name in ON_THE_CPU else {STAND_IN})
-    told.clear()
-    LiveVideo(family.model, family.processor, prepare_on="cpu").add(np.zeros((84, 84, 3), dtype=np.uint8), 0.0)
-    assert set(told) == {None}
-
-
+@of_representatives
 @pytest.mark.parametrize(
     "error", [NotImplementedError("no such filter"), torch.OutOfMemoryError("too large")], ids=repr
 )
@@ -220,6 +212,7 @@ def test_a_processor_is_told_no_device_that_it_does_not_take(toy: Checkpoint) ->
     assert not takes_a_device(processor)
 
 
+@of_representatives
 def test_what_is_kept_of_a_video_is_on_the_cpu_wherever_it_was_prepared(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:

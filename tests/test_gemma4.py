@@ -12,11 +12,7 @@ from torch import Tensor
 from transformers import BatchFeature, DynamicCache, PreTrainedModel, StaticCache
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from vidcom2 import (
-    VidCom2Gemma4ForConditionalGeneration,
-    VidCom2Gemma4UnifiedForConditionalGeneration,
-    apply,
-)
+from vidcom2 import VidCom2Gemma4ForConditionalGeneration, VidCom2Gemma4UnifiedForConditionalGeneration, apply
 from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 from vidcom2.tiny.gemma4 import tiny_gemma4, tiny_gemma4_unified
 
@@ -214,11 +210,7 @@ def test_images_videos_and_sound_share_a_prompt_and_the_sound_stays_whole(text: 
     prompt = pair.processor.apply_chat_template([{"role": "user", "content": parts}], add_generation_prompt=True)
     sound = np.random.default_rng(0).normal(size=8000).astype(np.float32)
     inputs = pair.processor(
-        text=[prompt],
-        audio=[sound],
-        images=[[make_image(0)]],
-        videos=[make_video(0, 4)],
-        return_tensors="pt",
+        text=[prompt], audio=[sound], images=[[make_image(0)]], videos=[make_video(0, 4)], return_tensors="pt"
     )
     assert (inputs["input_ids"] == pair.stock.config.audio_token_id).sum() > 4
     theirs = new_tokens(pair.stock, pair.by_hand(inputs))

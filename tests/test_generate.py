@@ -6,20 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video, placeholder_id, typed, video_places
+from conftest import Family, of_representatives, only
+from models import RETENTION_RATIO, make_image, make_video, placeholder_id, typed
 from oracle import oracle_compress
-from reference import (
-    compressed_embeddings,
-    language_model_lengths,
-    new_tokens,
-    position_arguments,
-    reading_embeddings,
-)
+from reference import compressed_embeddings, language_model_lengths, new_tokens, position_arguments, reading_embeddings
 from torch import Tensor
 from transformers import (
     BatchFeature,
-    DynamicCache,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -51,7 +44,10 @@ MODES: dict[str, dict[str, Any]] = {
 REPEATING = ("num_beams", "num_return_sequences")
 NEED_IDS = ("repetition_penalty", "no_repeat_ngram", "no_cache")  # modes that make no sense of embeddings
 PROMPTS = ("one_video", "two_videos", "image_and_video")
-TWO_PROMPT_MODES = ("greedy", "beams", "beams_returned", "repetition_penalty", "static_cache")
+# Every mode runs with a prompt of one video, and those that treat several media in their own way with the others.
+MODES_OF_PROMPTS = [(mode, "one_video") for mode in MODES] + [
+    (mode, kind) for mode in ("greedy", "beams_returned", "chunked_prefill") for kind in PROMPTS[1:]
+]
 
 
 def make_prompt(family: Family, kind: str) -> BatchFeature:
@@ -79,6 +75,11 @@ def run(model: torch.nn.Module, inputs: BatchFeature, **kwargs: Any) -> Any:
     # A mode may name the pad token, since the tiny checkpoint has no generation config.
     settings = {"max_new_tokens": NEW} | defaults(model) | kwargs
     return model.generate(**inputs, **{name: value for name, value in settings.items() if value is not None})
+
+
+def answered(model: Any, inputs: Any, **kwargs: Any) -> Any:
+    """Return what `run` does with the logits and the cache."""
+    return run(model, inputs, return_dict_in_generate=True, output_logits=True, **kwargs)
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
@@ -120,8 +121,7 @@ def fails_in_the_parent(family: Family, mode: str, kind: str) -> bool:
 
 
 @pytest.mark.usefixtures("whole_media_for_beams")
-@pytest.mark.parametrize("kind", PROMPTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "kind"), MODES_OF_PROMPTS)
 def test_at_ratio_1_generate_equals_the_parents_bit_for_bit(family: Family, mode: str, kind: str) -> None:
     inputs = make_prompt(family, kind)
     if mode == "chunked_prefill" and not CHUNKS_FEATURES:
@@ -142,25 +142,22 @@ def test_at_ratio_1_generate_equals_the_parents_bit_for_bit(family: Family, mode
     for model in (family.stock, family.model, family.uncompressing):
         vars(model).pop("_previous_max_cache_length", None)  # a longer static cache would be read in another order
     theirs = run(family.stock, inputs, **kwargs)
-    for ours in (
-        run(family.model, inputs, retention_ratio=1.0, **kwargs),
-        run(family.uncompressing, inputs, **kwargs),
-    ):
+    for ours in (run(family.model, inputs, retention_ratio=1.0, **kwargs), run(family.uncompressing, inputs, **kwargs)):
         for name in ("sequences", "scores", "hidden_states", "sequences_scores"):
             assert_same(ours.get(name), theirs.get(name))
 
 
 @pytest.mark.usefixtures("whole_media_for_beams")
-@pytest.mark.parametrize("kind", ["image", "text"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "kind"), [*((mode, "image") for mode in MODES), ("greedy", "text"), ("beams", "text")]
+)
 def test_a_prompt_without_video_takes_the_parents_path(family: Family, mode: str, kind: str) -> None:
     """PerceptionLM's parent fails where it should split the features of an image, so it runs in one chunk."""
     inputs, whole = make_prompt(family, kind), {"prefill_chunk_size": None} if family.case.own_outputs else {}
     assert_same(run(family.model, inputs, **MODES[mode]), run(family.stock, inputs, **MODES[mode] | whole))
 
 
-@pytest.mark.parametrize("kind", PROMPTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "kind"), MODES_OF_PROMPTS)
 def test_the_cache_and_the_tokens_are_those_of_the_prompt_compressed_by_hand(
     family: Family, short_length: Callable, mode: str, kind: str
 ) -> None:
@@ -208,10 +205,13 @@ UNEVEN = {"compression_rounding": "ceil"}  # with which rows of a batch keep dif
 BATCH_QUESTIONS = ("What happens?", "And now something longer: who is there, and why?")
 
 
-def batch_of_two(family: Family, images: bool = False) -> tuple[BatchFeature, list[BatchFeature]]:
+def batch_of_two(
+    family: Family, images: bool = False, padding_side: str = "left"
+) -> tuple[BatchFeature, list[BatchFeature]]:
+    """Return two prompts of different lengths in a padded batch, and each alone."""
     prompts = [family.prompt(question, videos=1, images=int(images)) for question in BATCH_QUESTIONS]
     pictures = [make_image(0), make_image(1)] if images else None
-    both = family.inputs(*prompts, videos=list(BATCH_VIDEOS), images=pictures)
+    both = family.inputs(*prompts, videos=list(BATCH_VIDEOS), images=pictures, padding_side=padding_side)
     alone = [
         family.inputs(prompt, videos=[video], images=[pictures[row]] if images else None)
         for row, (prompt, video) in enumerate(zip(prompts, BATCH_VIDEOS, strict=True))
@@ -219,50 +219,21 @@ def batch_of_two(family: Family, images: bool = False) -> tuple[BatchFeature, li
     return both, alone
 
 
-@pytest.mark.parametrize("images", [False, True], ids=["videos", "images_and_videos"])
-@pytest.mark.parametrize("mode", TWO_PROMPT_MODES)
-def test_two_prompts_in_a_batch_equal_one_by_one(asking: Family, mode: str, images: bool) -> None:
-    both, alone = batch_of_two(asking, images)
-    call = MODES[mode] | ({} if asking.is_short else UNEVEN)
-    together = run(asking.model, both, **call, min_new_tokens=NEW)
-    rows = call.get("num_return_sequences", 1)
-    for row, inputs in enumerate(alone):
-        separate = run(asking.model, inputs, **call, min_new_tokens=NEW)
-        new = slice(inputs["input_ids"].shape[1], None)
-        both_new = slice(both["input_ids"].shape[1], None)
-        assert torch.equal(together[row * rows : (row + 1) * rows, both_new], separate[:, new])
-
-
-# Without a tower, frames of noise are equally unique. tests/test_gemma4.py has videos of two lengths.
-@only(lambda family: family.has_tower)
-def test_rows_of_a_batch_keep_different_numbers_if_the_content_decides(family: Family, short_length: Callable) -> None:
-    _, alone = batch_of_two(family)
-    config = family.model.config
-    kept = [short_length(each, **UNEVEN) - int((~video_places(config, each["input_ids"])).sum()) for each in alone]
-    assert kept[0] != kept[1]
-
-
+@of_representatives
 def test_a_batch_without_attention_mask_infers_the_padding(asking: Family) -> None:
     both, _ = batch_of_two(asking)
     unmasked = {name: value for name, value in both.items() if name != "attention_mask"}
     assert torch.equal(run(asking.model, unmasked), run(asking.model, both))
 
 
+@of_representatives
 def test_scores_attentions_and_hidden_states_cover_the_compressed_prompt(
     family: Family, short_length: Callable
 ) -> None:
     inputs = family.one_video()
     model = family.load(retention_ratio=RETENTION_RATIO, attn_implementation="eager")
-    out = run(
-        model,
-        inputs,
-        return_dict_in_generate=True,
-        output_scores=True,
-        output_logits=True,
-        output_attentions=True,
-        output_hidden_states=True,
-        min_new_tokens=NEW,
-    )
+    details = {"output_scores": True, "output_attentions": True, "output_hidden_states": True}
+    out = answered(model, inputs, min_new_tokens=NEW, **details)
     length = short_length(inputs)
     assert len(out.scores) == len(out.logits) == len(out.attentions) == len(out.hidden_states) == NEW
     assert out.hidden_states[0][0].shape[1] == length
@@ -273,6 +244,7 @@ def test_scores_attentions_and_hidden_states_cover_the_compressed_prompt(
     assert torch.equal(out.sequences, run(model, inputs, min_new_tokens=NEW))
 
 
+@of_representatives
 def test_a_streamer_gets_the_prompt_that_runs_then_the_new_tokens(family: Family, short_length: Callable) -> None:
     inputs, values = family.one_video(), []
 
@@ -288,6 +260,7 @@ def test_a_streamer_gets_the_prompt_that_runs_then_the_new_tokens(family: Family
     assert torch.equal(new, out[inputs["input_ids"].shape[1] :])
 
 
+@of_representatives
 @pytest.mark.parametrize("source", ["argument", "generation_config", "model.generation_config"])
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 def test_max_and_min_length_count_the_callers_prompt(family: Family, source: str, ratio: float) -> None:
@@ -299,64 +272,83 @@ def test_max_and_min_length_count_the_callers_prompt(family: Family, source: str
     if source == "argument":
         kwargs |= limits
     elif source == "generation_config":
-        kwargs = {"max_new_tokens": None, "do_sample": None, "pad_token_id": None}
-        kwargs["generation_config"] = GenerationConfig(**limits, do_sample=False, pad_token_id=256)
+        config = GenerationConfig(**limits, do_sample=False, pad_token_id=PAD)
+        kwargs |= {"pad_token_id": None, "generation_config": config}
     else:
         for name, value in limits.items():
             setattr(model.generation_config, name, value)
     assert run(model, inputs, **kwargs).shape[1] == prompt + 9
     if source == "generation_config":
-        assert kwargs["generation_config"].max_length == limits["max_length"], "the caller's object was changed"
-
-
-def test_a_max_length_below_the_prompt_is_refused_in_the_callers_numbers(family: Family) -> None:
-    inputs = family.one_video()
-    prompt = inputs["input_ids"].shape[1]
+        assert config.max_length == limits["max_length"], "the caller's object was changed"
     with pytest.raises(ValueError, match=rf"`max_length` is {prompt - 1}, but the prompt has {prompt} tokens"):
         run(family.model, inputs, max_new_tokens=None, max_length=prompt - 1)
 
 
+class Recorder(LogitsProcessor):
+    """Collects the prompts and answers that logits processors see."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.seen.append(input_ids)
+        return scores
+
+
+class Criteria(StoppingCriteria):
+    """Collects what stopping criteria see, and ends answers with which a prompt is so long."""
+
+    def __init__(self, most: int = 10**6) -> None:
+        self.seen: list[Tensor] = []
+        self.most = most
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        self.seen.append(input_ids)
+        return torch.full((len(input_ids),), input_ids.shape[1] >= self.most)
+
+
+def hooks(processor: Recorder, criteria: Criteria) -> dict[str, Any]:
+    lists = LogitsProcessorList([processor]), StoppingCriteriaList([criteria])
+    return dict(zip(("logits_processor", "stopping_criteria"), lists))
+
+
+@of_representatives
 def test_the_callers_hooks_see_the_prompt_that_runs(family: Family, short_length: Callable) -> None:
     """Its placeholders are fewer. Its text is the caller's."""
     both, alone = batch_of_two(family)
     length = max(map(short_length, alone))
     text = [ids[ids < 256][-8:] for ids in both["input_ids"]]
+    of_processor, of_criteria, of_prefix = Recorder(), Criteria(length + 3), []
 
     def assert_runs(sequence: Tensor, row: int) -> None:
         prompt = sequence[:length]
         assert len(sequence) >= length and torch.equal(prompt[prompt < 256][-8:], text[row])
 
-    seen = {"processor": [], "criteria": [], "prefix": []}
-
-    class Processor(LogitsProcessor):
-        def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-            seen["processor"].append(input_ids)
-            return scores
-
-    class Criteria(StoppingCriteria):
-        def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
-            seen["criteria"].append(input_ids)
-            return torch.full((len(input_ids),), input_ids.shape[1] >= length + 3)
-
     def allowed(batch_id: int, sequence: Tensor) -> list[int]:
-        seen["prefix"].append((batch_id, sequence))
+        of_prefix.append((batch_id, sequence))
         return list(range(256))
 
-    out = run(
-        family.model,
-        both,
-        num_beams=2,
-        logits_processor=LogitsProcessorList([Processor()]),
-        stopping_criteria=StoppingCriteriaList([Criteria()]),
-        prefix_allowed_tokens_fn=allowed,
-    )
+    given = hooks(of_processor, of_criteria) | {"prefix_allowed_tokens_fn": allowed}
+    out = run(family.model, both, num_beams=2, **given)
     assert out.shape[1] == both["input_ids"].shape[1] + 3
-    for ids in seen["processor"] + seen["criteria"]:
+    for ids in of_processor.seen + of_criteria.seen:
         for row, sequence in enumerate(ids):
             assert_runs(sequence, row // (len(ids) // 2))
-    for batch_id, sequence in seen["prefix"]:
+    for batch_id, sequence in of_prefix:
         assert_runs(sequence, batch_id)
-    assert {batch_id for batch_id, _ in seen["prefix"]} == {0, 1}
+    assert {batch_id for batch_id, _ in of_prefix} == {0, 1}
+
+
+@of_representatives
+def test_processors_and_criteria_see_no_ids_but_those_of_the_callers_prompt(asking: Family) -> None:
+    inputs, of_processor, of_criteria = asking.one_video(), Recorder(), Criteria()
+    for mode in ({}, {"num_beams": 2}, {"prefill_chunk_size": 16} if CHUNKS_FEATURES else {}):
+        run(asking.model, inputs, **hooks(of_processor, of_criteria), **mode)
+    for ids in of_processor.seen + of_criteria.seen:
+        prompt = ids[0, : of_processor.seen[0].shape[1]]
+        assert set(prompt.tolist()) == set(inputs["input_ids"][0].tolist())
+        if asking.is_short:  # The model moves placeholders to the budgets of their frames.
+            assert torch.equal(prompt.sort().values, inputs["input_ids"][0].sort().values)
 
 
 LOOKING_BACK = {
@@ -375,6 +367,7 @@ LOOKING_BACK = {
 }
 
 
+@of_representatives
 @pytest.mark.parametrize("kind", LOOKING_BACK)
 def test_processors_that_generate_makes_see_the_prompt_that_runs(family: Family, kind: str) -> None:
     """So a prompt that the model shortens gives the tokens of one that was written short."""
@@ -388,17 +381,7 @@ def test_processors_that_generate_makes_see_the_prompt_that_runs(family: Family,
     assert torch.equal(*outputs)
 
 
-class Recorder(LogitsProcessor):
-    """Collects the prompts and answers that logits processors see."""
-
-    def __init__(self) -> None:
-        self.seen: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self.seen.append(input_ids)
-        return scores
-
-
+@of_representatives
 def test_at_ratio_1_processors_that_read_ids_score_as_the_parents_do(family: Family) -> None:
     inputs, of_scores = family.one_video(), {"return_dict_in_generate": True, "output_scores": True}
     read_ids = ("repetition_penalty", "no_repeat_ngram_size", "encoder_repetition_penalty", "sequence_bias")
@@ -409,29 +392,7 @@ def test_at_ratio_1_processors_that_read_ids_score_as_the_parents_do(family: Fam
         assert_same(ours.scores, theirs.scores)
 
 
-def test_processors_and_criteria_see_no_ids_but_those_of_the_callers_prompt(asking: Family) -> None:
-    inputs, of_processor, of_criteria = asking.one_video(), Recorder(), []
-
-    class Criteria(StoppingCriteria):
-        def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
-            of_criteria.append(input_ids)
-            return torch.zeros(len(input_ids), dtype=torch.bool)
-
-    for mode in ({}, {"num_beams": 2}, {"prefill_chunk_size": 16} if CHUNKS_FEATURES else {}):
-        run(
-            asking.model,
-            inputs,
-            logits_processor=LogitsProcessorList([of_processor]),
-            stopping_criteria=StoppingCriteriaList([Criteria()]),
-            **mode,
-        )
-    prompts = [ids[0, : of_processor.seen[0].shape[1]] for ids in of_processor.seen + of_criteria]
-    for ids in prompts:
-        assert set(ids.tolist()) == set(inputs["input_ids"][0].tolist())
-        if asking.is_short:  # The model moves placeholders to the budgets of their frames.
-            assert torch.equal(ids.sort().values, inputs["input_ids"][0].sort().values)
-
-
+@of_representatives
 def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
     text = family.stock.config.text_config
     own = ("rope_parameters", "layer_types", "per_layer_config", "head_dim")  # not every language model's are Qwen2's
@@ -446,7 +407,7 @@ def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
     assert torch.equal(run(family.model, inputs, max_new_tokens=16, assistant_model=assistant), greedy)
 
 
-@only(lambda family: not family.recurrent)
+@only(lambda family: family.representative and not family.recurrent)
 @pytest.mark.parametrize("kind", ["text", "image", "one_video"])
 def test_a_compressing_assistant_drafts_what_the_stock_class_drafts(family: Family, kind: str) -> None:
     """Transformers lets an assistant draft from the prompt as text, so it has no videos to compress."""
@@ -465,6 +426,7 @@ def test_a_compressing_assistant_drafts_what_the_stock_class_drafts(family: Fami
         assert steps[0] == steps[1]
 
 
+@of_representatives
 @pytest.mark.parametrize("mode", ["repetition_penalty", "no_repeat_ngram"])
 def test_penalties_of_a_second_turn_see_the_whole_conversation(family: Family, mode: str) -> None:
     first = family.one_video()
@@ -476,16 +438,7 @@ def test_penalties_of_a_second_turn_see_the_whole_conversation(family: Family, m
     )
 
 
-def test_a_video_may_follow_a_cached_text_turn(family: Family) -> None:
-    text = family.inputs(family.prompt("Hello."))
-    turn = run(family.stock, text, return_dict_in_generate=True)
-    video = family.one_video()
-    ids = torch.cat([turn.sequences, video["input_ids"]], dim=1)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    inputs |= family.videos_of(video)
-    assert torch.equal(run(family.model, inputs, past_key_values=turn.past_key_values), run(family.model, inputs))
-
-
+@of_representatives
 def test_a_cache_of_another_batch_or_beside_a_part_of_the_conversation_is_refused(family: Family) -> None:
     turn = run(family.model, family.one_video(), return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, turn.sequences[:, :3]], dim=1)
@@ -495,23 +448,20 @@ def test_a_cache_of_another_batch_or_beside_a_part_of_the_conversation_is_refuse
         run(family.model, {"input_ids": ids[:, :5]}, past_key_values=turn.past_key_values)
 
 
-def test_a_static_cache_has_room_for_the_compressed_prompt_and_no_more(family: Family, short_length: Callable) -> None:
-    inputs = family.one_video()
-    model = family.load(retention_ratio=RETENTION_RATIO)  # a model remembers its longest static cache
-    out = run(model, inputs, cache_implementation="static", return_dict_in_generate=True)
-    assert out.past_key_values.get_max_length() == short_length(inputs) + NEW - 1
-
-
-def test_a_static_cache_gives_the_logits_of_a_dynamic_one(family: Family) -> None:
+def test_a_static_cache_has_room_for_the_compressed_prompt_and_gives_the_logits_of_a_dynamic_one(
+    family: Family, short_length: Callable
+) -> None:
     """Where the stock class's differ, no default may choose a static cache. tests/test_gemma4.py has the known case."""
     for model, inputs in ((family.stock, family.for_stock(family.one_video())), (family.model, family.one_video())):
-        vars(model).pop("_previous_max_cache_length", None)
-        of_logits = {"return_dict_in_generate": True, "output_logits": True}
-        static, dynamic = (run(model, inputs, cache_implementation=kind, **of_logits) for kind in ("static", None))
+        vars(model).pop("_previous_max_cache_length", None)  # a model remembers its longest static cache
+        static, dynamic = (answered(model, inputs, cache_implementation=kind) for kind in ("static", None))
         torch.testing.assert_close(static.logits, dynamic.logits, rtol=0, atol=1e-5)
+    assert static.past_key_values.get_max_length() == short_length(inputs) + NEW - 1
 
 
-@only(lambda family: family.tokens_per_frame < 20)  # so that the cache has room for the whole prompt
+@only(
+    lambda family: family.representative and family.tokens_per_frame < 20
+)  # so that the cache has room for the whole prompt
 def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_reused(family: Family) -> None:
     inputs = family.one_video()
     kwargs = {"cache_implementation": "static", "return_dict_in_generate": True, "max_new_tokens": 100}
@@ -525,14 +475,7 @@ def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_reused(family: 
     assert torch.equal(ours, theirs)
 
 
-def test_the_callers_empty_cache_is_filled_with_the_compressed_prompt(family: Family, short_length: Callable) -> None:
-    inputs = family.one_video()
-    cache = DynamicCache(config=family.model.config.get_text_config())
-    out = run(family.model, inputs, past_key_values=cache, min_new_tokens=NEW)
-    assert cache.get_seq_length() == short_length(inputs) + NEW - 1
-    assert torch.equal(out, run(family.model, inputs, min_new_tokens=NEW))
-
-
+@of_representatives
 def test_features_encoded_beforehand_can_be_passed(family: Family) -> None:
     inputs = family.one_video()
     prompt = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
@@ -543,24 +486,20 @@ def test_features_encoded_beforehand_can_be_passed(family: Family) -> None:
         for _ in range(2):
             assert torch.equal(run(family.model, prompt, mm_encoder_outputs={"video": features}, num_beams=2), expected)
             assert features.pooler_output is kept, "the caller's features were changed"
+    stocks = {"mm_encoder_outputs": {"video": family.stock.model.get_video_features(**family.videos_of(inputs))}}
+    with pytest.raises(ValueError, match="uncompressed features"):
+        run(family.model, prompt, **stocks)
+    assert torch.equal(run(family.model, prompt, **stocks, retention_ratio=1.0), run(family.stock, inputs))
 
 
+@of_representatives
 def test_continuous_batching_is_refused_before_it_begins(family: Family) -> None:
     for call in (family.model.generate_batch, family.model.init_continuous_batching):
         with pytest.raises(ValueError, match="run token ids alone, without videos"):
             call([[20, 30]])
 
 
-def test_uncompressed_features_are_refused_below_ratio_1(family: Family) -> None:
-    inputs = family.one_video()
-    uncompressed = family.stock.model.get_video_features(**family.videos_of(inputs))
-    prompt = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
-    with pytest.raises(ValueError, match="uncompressed features"):
-        run(family.model, prompt, mm_encoder_outputs={"video": uncompressed})
-    out = run(family.model, prompt, mm_encoder_outputs={"video": uncompressed}, retention_ratio=1.0)
-    assert torch.equal(out, run(family.stock, inputs))
-
-
+@of_representatives
 def test_input_ids_may_be_positional(family: Family) -> None:
     inputs = family.one_video()
     rest = {name: value for name, value in inputs.items() if name != "input_ids"}
@@ -568,6 +507,7 @@ def test_input_ids_may_be_positional(family: Family) -> None:
     assert torch.equal(out, run(family.model, inputs))
 
 
+@of_representatives
 def test_a_custom_generation_loop_gets_the_prompt_that_runs(family: Family, short_length: Callable) -> None:
     inputs = family.one_video()
     given = []
@@ -582,6 +522,7 @@ def test_a_custom_generation_loop_gets_the_prompt_that_runs(family: Family, shor
     assert out.past_key_values.get_seq_length() == short_length(inputs) + NEW - 1
 
 
+@of_representatives
 def test_a_custom_loop_may_call_the_model_itself(family: Family) -> None:
     def custom(model: Any, input_ids: Tensor, generation_config: Any, **kwargs: Any) -> Any:
         names = ("logits_processor", "stopping_criteria", "streamer", "synced_gpus")

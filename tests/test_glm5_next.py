@@ -7,7 +7,7 @@ import torch
 from conftest import Family
 from models import EACH_MODEL, RETENTION_RATIO
 from reference import compressed_embeddings
-from test_generate import NEW, batch_of_two, run
+from test_generate import NEW, answered, batch_of_two
 
 pytestmark = pytest.mark.parametrize("family", [each for each in EACH_MODEL if each.id == "glm5_next"], indirect=True)
 
@@ -25,16 +25,9 @@ def choosing(model: Any) -> Any:
 def test_an_index_chooses_among_the_tokens_that_stay_as_in_a_prompt_compressed_by_hand(family: Family) -> None:
     inputs, ours = family.one_video(), choosing(family.load(retention_ratio=RETENTION_RATIO))
     embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
-    said = run(ours, inputs, min_new_tokens=NEW, return_dict_in_generate=True, output_logits=True)
-    theirs = choosing(family.load_stock()).generate(
-        inputs_embeds=embeddings,
-        attention_mask=torch.ones(1, len(remaining), dtype=torch.long),
-        max_new_tokens=NEW,
-        min_new_tokens=NEW,
-        do_sample=False,
-        return_dict_in_generate=True,
-        output_logits=True,
-    )
+    said = answered(ours, inputs, min_new_tokens=NEW)
+    by_hand = {"inputs_embeds": embeddings, "attention_mask": torch.ones(1, len(remaining), dtype=torch.long)}
+    theirs = answered(choosing(family.load_stock()), by_hand, min_new_tokens=NEW)
     assert torch.equal(said.sequences[:, -NEW:], theirs.sequences)
     torch.testing.assert_close(torch.stack(said.logits), torch.stack(theirs.logits), rtol=0, atol=1e-5)
     assert not torch.allclose(said.logits[0], family.model(**inputs).logits[:, -1], atol=1e-3), "the index kept all"

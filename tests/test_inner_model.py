@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from models import RETENTION_RATIO, video_places
 from reference import compressed_embeddings, language_model_lengths, position_arguments
 from test_forward import labels_of
-from test_generate import batch_of_two, make_prompt
+from test_generate import batch_of_two
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -25,24 +25,7 @@ def test_a_family_may_recognize_its_placeholders_in_its_own_way(family: Family) 
             call(**inputs)
 
 
-@only(lambda family: not family.in_one_class)
-@pytest.mark.parametrize("kind", ["one_video", "two_videos", "image_and_video"])
-def test_hidden_states_of_the_inner_model_equal_those_of_the_prompt_compressed_by_hand(
-    family: Family, kind: str
-) -> None:
-    inputs = make_prompt(family, kind)
-    embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
-    theirs = family.stock.model(inputs_embeds=embeddings, **position_arguments(family, inputs, remaining))
-    with language_model_lengths(family.model) as lengths:
-        ours = family.model.base_model(**inputs, output_hidden_states=True)
-    assert lengths == [len(remaining)]
-    rows = [sum(i <= position for i in remaining.tolist()) - 1 for position in range(inputs["input_ids"].shape[1])]
-    expected = theirs.last_hidden_state[:, rows]
-    torch.testing.assert_close(ours.last_hidden_state, expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(ours.hidden_states[-1], expected, rtol=0, atol=1e-5)
-
-
-@only(lambda family: not family.in_one_class)
+@of_representatives
 def test_the_inner_model_takes_the_settings_of_a_call(family: Family) -> None:
     inputs = family.one_video()
     with language_model_lengths(family.model) as lengths:
@@ -68,9 +51,7 @@ def fused_heads(family: Family, training: bool) -> tuple[Any, Any]:
     return plain, fused
 
 
-@only(
-    lambda family, wrapped: not family.in_one_class and (not wrapped or not family.shares_kv)
-)  # PEFT refuses the linear layers of Gemma 4's tower
+@of_representatives
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "in PEFT"])
 def test_the_loss_of_trls_fused_head_equals_the_models_own(family: Family, wrapped: bool) -> None:
     plain, fused = fused_heads(family, training=True)
@@ -116,7 +97,7 @@ def test_a_loss_over_placeholders_is_that_of_the_short_prompt_as_it_runs(family:
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
 
 
-@only(lambda family: not family.in_one_class)
+@of_representatives
 def test_trls_log_probabilities_are_those_of_the_callers_tokens(family: Family) -> None:
     """TRL's DPO, GRPO and RLOO trainers pad prompts on the left and completions on the right."""
     plain, fused = fused_heads(family, training=False)
@@ -165,6 +146,7 @@ def slices(length: int) -> dict[str, Any]:
     }
 
 
+@of_representatives
 @pytest.mark.parametrize("kind", slices(9))
 def test_logits_to_keep_takes_every_form_that_the_parent_takes(family: Family, kind: str) -> None:
     from transformers import modeling_utils
@@ -241,7 +223,7 @@ def test_hooks_of_accelerate_find_the_weights_in_place(family: Family) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-@only(lambda family: not family.in_one_class)
+@of_representatives
 def test_fsdp_can_shard_the_inner_model_as_a_separate_unit(family: Family) -> None:
     from torch.distributed.fsdp import fully_shard
 

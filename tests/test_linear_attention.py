@@ -9,7 +9,7 @@ import torch
 from conftest import Family
 from models import EACH_MODEL, RETENTION_RATIO, video_places
 from test_conversations import QUESTION
-from test_generate import NEW, UNEVEN, batch_of_two, make_prompt, run
+from test_generate import NEW, UNEVEN, answered, batch_of_two, make_prompt, run
 from torch import Tensor
 from transformers import BatchFeature, StaticCache
 
@@ -24,10 +24,6 @@ def states(cache: Any) -> list[Tensor]:
     assert linear
     kinds = [kind for layer in linear for kind in (layer.conv_states, layer.recurrent_states) if kind]
     return [kind[0] for kind in kinds if kind[0] is not None]  # LFM3's layers have those of convolutions alone
-
-
-def answered(family: Family, inputs: Any, **kwargs: Any) -> Any:
-    return run(family.model, inputs, min_new_tokens=NEW, return_dict_in_generate=True, output_logits=True, **kwargs)
 
 
 def next_turn(turn: Any, inputs: BatchFeature, questions: list[Tensor]) -> dict[str, Tensor]:
@@ -68,11 +64,11 @@ def test_a_second_turn_of_a_batch_equals_each_row_alone(family: Family, by: str,
     def second_turn(inputs: BatchFeature) -> list[Tensor]:
         """Return the logits of both turns, and the states after them."""
         cache = StaticCache(family.model.config.get_text_config(), max_cache_len=300) if kind == "static" else None
-        turn = answered(family, inputs, past_key_values=cache)
+        turn = answered(family.model, inputs, min_new_tokens=NEW, past_key_values=cache)
         question = questions(family, "Why") * len(inputs["input_ids"])
         given = next_turn(turn, inputs, question)
         if by == "generate":
-            said = answered(family, given, past_key_values=turn.past_key_values)
+            said = answered(family.model, given, min_new_tokens=NEW, past_key_values=turn.past_key_values)
             return [*turn.logits, *said.logits, *states(said.past_key_values)]
         new = torch.cat([turn.sequences[:, -1:], torch.stack(question)], dim=1)
         out = family.model(input_ids=new, attention_mask=given["attention_mask"], past_key_values=turn.past_key_values)
@@ -111,7 +107,7 @@ def hidden_answer(family: Family, turn: Any, inputs: BatchFeature) -> tuple[dict
 @pytest.mark.parametrize("second", [video_turn, longer_question, hidden_answer])
 def test_padding_between_tokens_is_refused_and_leaves_the_cache_intact(family: Family, second: Callable) -> None:
     both, _ = batch_of_two(family)
-    turn = answered(family, both)
+    turn = answered(family.model, both, min_new_tokens=NEW)
     for_generate, for_forward = second(family, turn, both)
     cache, intact = turn.past_key_values, copy.deepcopy(turn.past_key_values)
     with pytest.raises(ValueError, match=GAP):
@@ -147,11 +143,7 @@ def test_a_loop_continues_while_finished_prompts_are_masked(family: Family) -> N
 
 def test_prompts_padded_on_the_right_cannot_be_continued(family: Family) -> None:
     """That holds with all tokens. A compressed prompt is padded on the left, wherever the caller's padding was."""
-    family.processor.tokenizer.padding_side = "right"
-    try:
-        both, _ = batch_of_two(family)
-    finally:
-        family.processor.tokenizer.padding_side = "left"
+    both, _ = batch_of_two(family, padding_side="right")
     mask = torch.nn.functional.pad(both["attention_mask"], (0, 1), value=1)
     step = {"input_ids": torch.full((2, 1), 20), "attention_mask": mask}
     full = family.model(**both, use_cache=True, retention_ratio=1.0)
@@ -168,7 +160,7 @@ def test_beams_see_the_media_of_their_prompt(family: Family, kind: str, ratio: f
     """Each beam's first step equals the prompt's alone. (In the stock class of Transformers 5.19 it does not.)"""
     inputs = make_prompt(family, kind)
     expected = family.model(**inputs, retention_ratio=ratio).logits[:, -1]
-    said = answered(family, inputs, num_beams=3, retention_ratio=ratio)
+    said = answered(family.model, inputs, num_beams=3, retention_ratio=ratio)
     torch.testing.assert_close(said.logits[0], expected.expand(3, -1), **CLOSE)
 
 

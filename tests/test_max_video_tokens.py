@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from models import make_video
 from test_conversations import QUESTION
-from test_generate import assert_same, run
+from test_generate import answered, assert_same, run
 from torch import Tensor
 
 from vidcom2 import compress, register_compression_method, register_score_method
@@ -145,6 +145,7 @@ def test_a_video_beyond_its_budget_is_compressed_as_at_the_lower_ratio(family: F
     assert [len(each.indices) for each in kept] == [budget, budget]
 
 
+@of_representatives
 def test_at_ratio_1_a_video_within_its_budget_is_the_parents_bit_for_bit(family: Family) -> None:
     inputs = family.one_video()
     model = family.load(retention_ratio=1.0, max_video_tokens=scored(family))
@@ -177,21 +178,20 @@ def test_videos_of_different_lengths_in_a_batch_have_each_its_own_ratio(family: 
         assert torch.equal(compression.indices, expected.indices)
 
 
+@of_representatives
 def test_a_conversations_second_video_is_held_to_the_budget_by_itself(family: Family) -> None:
     budget = {"retention_ratio": 1.0, "max_video_tokens": scored(family, 4)}
     first = family.one_video(num_frames=4)  # within the budget, so that the first turn drops nothing
-    turn = run(family.model, first, return_dict_in_generate=True, **budget)
+    turn = answered(family.model, first, **budget)
     second = family.inputs(QUESTION + family.prompt("And here?", videos=1), videos=[make_video(7)])
     ids = torch.cat([turn.sequences, second["input_ids"]], dim=1)
-    asked = {"input_ids": ids, **family.videos_of(second)}
-    cache = turn.past_key_values
-    before = cache.get_seq_length()
-    out = run(family.model, asked, past_key_values=cache, return_dict_in_generate=True, output_logits=True, **budget)
+    asked = {"input_ids": ids, "past_key_values": turn.past_key_values, **family.videos_of(second)}
+    out = answered(family.model, asked, **budget)
     dropped = scored(family) - scored(family, 4)
     assert out.sequences.shape[1] - 1 - out.past_key_values.get_seq_length() == dropped
-    assert out.past_key_values.get_seq_length() > before
 
 
+@of_representatives
 def test_a_budget_that_a_method_cannot_keep_is_refused_in_every_call(family: Family) -> None:
     inputs, frames = family.one_video(), family.case.scored_frames(8)
     for call in (family.model, family.model.generate, family.model.model):

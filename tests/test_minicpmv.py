@@ -7,12 +7,11 @@ import torch
 import transformers
 from models import make_image, make_video
 from packaging import version
-from reference import EXACT
+from reference import kept_embeddings
 from torch import Tensor
 from transformers import BatchFeature
 
 import vidcom2
-from vidcom2 import compress
 from vidcom2.tiny.minicpmv import tiny_minicpmv4_6
 
 VIDEO, IMAGE = "<|video_pad|>", "<|image_pad|>"
@@ -64,7 +63,6 @@ def sliced() -> Pair:
 @pytest.mark.parametrize(
     ("prompts", "lengths", "arguments"),
     [
-        ([f"{VIDEO}What?"], (3,), {}),
         ([f"{VIDEO}{VIDEO}?"], (2, 3), {}),
         ([f"{IMAGE}{VIDEO}{IMAGE}\n{VIDEO}{IMAGE}"], (1, 3), {}),
         ([f"{VIDEO}a much longer one{VIDEO}", f"{VIDEO}?"], (1, 1, 2), {}),
@@ -84,22 +82,12 @@ def test_the_prompt_tells_which_frames_belong_to_which_video(
 
 def by_hand(pair: Pair, inputs: BatchFeature, *lengths: int) -> tuple[Tensor, int]:
     """Return the stock model's last logits after a prompt without the tokens that the method drops, and its length."""
-    tiles = list(pair.stock.model.get_video_features(**videos_of(inputs)).pooler_output)
-    per_frame = len(tiles) // sum(lengths)
-    features, kept = [], []
-    for length in lengths:
-        video = torch.stack([torch.cat([tiles.pop(0) for _ in range(per_frame)]) for _ in range(length)])
-        indices = compress(video, retention_ratio=0.25, **EXACT).indices
-        features.append(video.flatten(0, 1)[indices])
-        kept += torch.zeros(video.shape[0] * video.shape[1], dtype=torch.bool).index_fill(0, indices, True).tolist()
-    ids, embeddings = inputs["input_ids"][0], []
-    of_videos, left = iter(torch.cat(features)), iter(kept)
-    for token in ids:
-        if token != pair.stock.config.video_token_id:
-            embeddings.append(pair.stock.get_input_embeddings()(token))
-        elif next(left):
-            embeddings.append(next(of_videos))
-    return pair.stock(inputs_embeds=torch.stack(embeddings)[None]).logits[0, -1], len(embeddings)
+    tiles = torch.stack(list(pair.stock.model.get_video_features(**videos_of(inputs)).pooler_output))
+    frames = tiles.unflatten(0, (sum(lengths), -1)).flatten(1, 2)
+    ids = inputs["input_ids"][0]
+    is_video = ids == pair.stock.config.video_token_id
+    embeddings, _ = kept_embeddings(pair.stock, ids, is_video, frames.split(list(lengths)))
+    return pair.stock(inputs_embeds=embeddings).logits[0, -1], embeddings.shape[1]
 
 
 def videos_of(inputs: BatchFeature) -> dict[str, Tensor]:
@@ -166,14 +154,18 @@ def test_two_videos_with_nothing_between_them_count_as_one() -> None:
 # -- refused ----------------------------------------------------------------------------------------------------------
 
 
-def test_frames_of_different_sizes_are_refused() -> None:
-    pair = Pair(SIZES["whole"])
-    inputs = pair.inputs(f"{VIDEO}{VIDEO}?", lengths=(2, 2))
+@pytest.fixture(scope="module")
+def whole() -> Pair:
+    return Pair(SIZES["whole"])
+
+
+def test_frames_of_different_sizes_are_refused(whole: Pair) -> None:
+    inputs = whole.inputs(f"{VIDEO}{VIDEO}?", lengths=(2, 2))
     rows, columns = inputs["target_sizes_videos"][-1].tolist()
     inputs["target_sizes_videos"][-1] = torch.tensor([columns, rows])
     with pytest.raises(ValueError, match=r"frames of video 1 have tiles of different sizes.*`stack_frames=1`"):
-        pair.model(**inputs)
-    assert pair.model(**inputs, retention_ratio=1.0).logits.isfinite().all()
+        whole.model(**inputs)
+    assert whole.model(**inputs, retention_ratio=1.0).logits.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -187,12 +179,11 @@ def test_frames_of_different_sizes_are_refused() -> None:
         ({"target_sizes_videos": [[6, 32]] * 4}, "6 × 32 patches, but 4 must divide both"),
     ],
 )
-def test_numbers_that_do_not_fit_are_refused(changed: dict[str, Any], message: str) -> None:
-    pair = Pair(SIZES["whole"])
-    inputs = videos_of(pair.inputs(f"{VIDEO}?", lengths=(4,)))
+def test_numbers_that_do_not_fit_are_refused(whole: Pair, changed: dict[str, Any], message: str) -> None:
+    inputs = videos_of(whole.inputs(f"{VIDEO}?", lengths=(4,)))
     given = {name: value if value is None else torch.tensor(value) for name, value in changed.items()}
     with pytest.raises(ValueError, match=message):
-        pair.model.get_video_features(**inputs | given)
+        whole.model.get_video_features(**inputs | given)
 
 
 def test_a_truncated_prompt_is_refused(pair: Pair) -> None:

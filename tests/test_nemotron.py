@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from models import chat_prompt, make_image, make_video
+from reference import kept_embeddings
 
 import vidcom2
 from vidcom2.asking.prompting import prepare_inputs
@@ -58,22 +59,14 @@ def by_hand(stock: Any, inputs: Any, cache: Any = None, keeps: bool = False) -> 
         cache: what comes before.
         keeps: whether to return the cache, too.
     """
-    model, config = stock[0], stock[0].config
-    ids, kept, features = inputs["input_ids"][0], [], []
-    for video in model.get_video_features(inputs["pixel_values_videos"]).pooler_output:
-        frames = video.unflatten(0, (-1, TOKENS))
-        indices = vidcom2.compress(frames, retention_ratio=RATIO, compression_rounding="exact").indices
-        kept.append(torch.zeros(len(video), dtype=torch.bool).index_fill(0, indices, True))
-        features.append(video)
-    is_video = ids == config.image_token_id
-    embeddings = model.get_input_embeddings()(ids).masked_scatter(is_video[:, None], torch.cat(features))
+    model, ids = stock[0], inputs["input_ids"][0]
+    videos = model.get_video_features(inputs["pixel_values_videos"]).pooler_output
+    frames = [video.unflatten(0, (-1, TOKENS)) for video in videos]
+    embeddings, remaining = kept_embeddings(model, ids, ids == model.config.image_token_id, frames, RATIO)
     if "input_features" in inputs:
         heard = model.get_audio_features(inputs["input_features"], inputs["input_features_mask"]).pooler_output
-        embeddings = embeddings.masked_scatter((ids == config.audio_token_id)[:, None], heard)
-    remaining = torch.ones(len(ids), dtype=torch.bool).masked_scatter(is_video, torch.cat(kept))
-    outputs = model.language_model(
-        inputs_embeds=embeddings[remaining][None], cache=cache, use_cache=keeps or cache is not None
-    )
+        embeddings = embeddings.masked_scatter((ids[remaining] == model.config.audio_token_id)[None, :, None], heard)
+    outputs = model.language_model(inputs_embeds=embeddings, cache=cache, use_cache=keeps or cache is not None)
     return (outputs.logits[0, -1], outputs.cache) if keeps else outputs.logits[0, -1]
 
 

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 from models import make_video
+from reference import kept_embeddings
+from torch import Tensor
 
 import vidcom2
 from vidcom2.families.table import FAMILIES
@@ -22,46 +24,32 @@ def test_qwen4_exp_embeds_runs_of_the_tokens_that_stay() -> None:
     whole = processor(text=[text], videos=[make_video(0)], return_tensors="pt")
     features = stock.model.get_video_features(whole["pixel_values_videos"], whole["video_grid_thw"]).pooler_output[0]
     frames = int(whole["video_grid_thw"][0, 0])
-    kept = vidcom2.compress(features.unflatten(0, (frames, -1)), 0.25, compression_rounding="exact").indices
     ids = whole["input_ids"][0]
-    places = (ids == stock.config.video_token_id).nonzero().flatten()
-    stays = torch.ones(len(ids), dtype=torch.bool)
-    stays[places] = False
-    stays[places[kept]] = True
-    embeddings = stock.get_input_embeddings()(ids)
-    embeddings[places] = features
+    is_video = ids == stock.config.video_token_id
+    embeddings, stays = kept_embeddings(stock, ids, is_video, [features.unflatten(0, (frames, -1))])
     positions, _ = stock.model.get_rope_index(
         ids[None],
-        mm_token_type_ids=(ids == stock.config.video_token_id).int()[None] * 2,
+        mm_token_type_ids=is_video.int()[None] * 2,
         video_grid_thw=whole["video_grid_thw"],
         attention_mask=torch.ones_like(ids)[None],
     )
-    by_hand = stock.lm_head(
-        stock.model.language_model(
-            inputs_embeds=embeddings[stays][None],
-            position_ids=torch.cat([torch.arange(int(stays.sum()))[None, None], positions[..., stays]]),
-            attention_mask=torch.ones(1, int(stays.sum()), dtype=torch.int64),
-            ple_input_ids=ids[stays][None],
-            use_cache=False,
-        ).last_hidden_state
-    )
+
+    def states(of_runs: Tensor, **kwargs: Any) -> Tensor:
+        given = {"inputs_embeds": embeddings, "ple_input_ids": of_runs[None], "use_cache": False}
+        return stock.model.language_model(**given, **kwargs).last_hidden_state
+
+    length = int(stays.sum())
+    places = torch.cat([torch.arange(length)[None, None], positions[..., stays]])
+    mask = torch.ones(1, length, dtype=torch.int64)
+    by_hand = stock.lm_head(states(ids[stays], position_ids=places, attention_mask=mask))
     model: Any = vidcom2.apply(stock, retention_ratio=0.25, compression_rounding="exact")
     shorten(processor, model.config)
     short = processor(text=[text], videos=[make_video(0)], return_tensors="pt")
-    assert len(kept) < len(places) and short["input_ids"].shape[1] == int(stays.sum())
-    question = slice(
-        -len(" What happens?"), None
-    )  # a token a letter; the caller's frames stand elsewhere among the rows
+    assert short["input_ids"].shape[1] == length < len(ids)
+    # The question has a token a letter. Before it, the caller's frames stand elsewhere among the rows.
+    question = slice(-len(" What happens?"), None)
     torch.testing.assert_close(model(**short).logits[:, question], by_hand[:, question], rtol=0, atol=1e-5)
-    other = ids[stays].roll(1)  # otherwise the runs make no difference
-    assert not torch.allclose(
-        stock.model.language_model(
-            inputs_embeds=embeddings[stays][None], ple_input_ids=other[None], use_cache=False
-        ).last_hidden_state,
-        stock.model.language_model(
-            inputs_embeds=embeddings[stays][None], ple_input_ids=ids[stays][None], use_cache=False
-        ).last_hidden_state,
-    )
+    assert not torch.allclose(states(ids[stays].roll(1)), states(ids[stays])), "the runs make no difference"
 
 
 def test_hyperclova_x_writes_how_long_its_videos_are() -> None:

@@ -12,7 +12,7 @@ import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video, token_types
 from reference import compressed_embeddings, new_tokens
-from test_generate import MODES, batch_of_two, run
+from test_generate import MODES, answered, batch_of_two, run
 from torch import Tensor, nn
 from transformers import BatchFeature
 
@@ -199,14 +199,8 @@ def test_a_second_turns_video_has_its_own_times(attentive: Family, ratio: float,
     media = attentive.videos_of(second)
     if times == "those of all turns":
         media[TIMES] = torch.tensor([0.4375, 1.3125])
-    out = run(
-        attentive.model,
-        {"input_ids": whole["input_ids"], **media},
-        retention_ratio=ratio,
-        past_key_values=turn.past_key_values,
-        return_dict_in_generate=True,
-        output_logits=True,
-    )
+    given = {"input_ids": whole["input_ids"], **media, "past_key_values": turn.past_key_values}
+    out = answered(attentive.model, given, retention_ratio=ratio)
     torch.testing.assert_close(out.logits[0], from_scratch, rtol=0, atol=1e-5)
 
     cache = attentive.model(**first, use_cache=True, retention_ratio=ratio).past_key_values
@@ -228,6 +222,7 @@ def test_fewer_times_than_videos_are_refused(attentive: Family, times: Any, rati
 # -- media on a filled cache, as features -----------------------------------------------------------------------------
 
 
+@only(lambda family: family.representative and family.mrope)
 @torch.no_grad()
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 @pytest.mark.parametrize("kind", ["image", "whole video", "the parent's video", "kept video"])

@@ -2,7 +2,11 @@
 
 import torch
 from conftest import Family, only
-from models import make_image, make_video
+from models import RETENTION_RATIO, make_image, make_video
+from reference import new_tokens
+from test_generate import MODES, defaults, make_prompt, run
+
+from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 
 pytestmark = only(lambda family: family.shares_ids)
 
@@ -41,3 +45,13 @@ def test_the_marks_of_a_video_tell_its_placeholders_from_those_of_images(family:
         chunk = slice(start, start + 7)
         assert (model.kinds(distinct[:, chunk]).clamp(min=0) == types[:, chunk]).all()
     assert torch.equal(model.distinct_ids(distinct, model.kinds(distinct)), distinct)
+
+
+def test_features_are_found_where_transformers_repeats_or_splits_them(family: Family) -> None:
+    """The stock class loses those of videos there."""
+    for mode in ("beams_returned", *(["chunked_prefill"] if CHUNKS_FEATURES else [])):
+        for kind in ("one_video", "two_videos"):
+            inputs, settings = make_prompt(family, kind), defaults(family.stock) | MODES[mode]
+            settings.pop("prefill_chunk_size", None)  # the stock class cannot split embeddings
+            ours = run(family.model, inputs, **MODES[mode])[:, inputs["input_ids"].shape[1] :]
+            assert torch.equal(ours, new_tokens(family, inputs, RETENTION_RATIO, 6, **settings))

@@ -43,11 +43,7 @@ def arguments(folder: Path, **kwargs: Any) -> TrainingArguments:
 
 @pytest.mark.parametrize("padding_side", ["left", "right"])
 def test_trainer_reports_and_optimises_the_models_own_loss(family: Family, tmp_path: Path, padding_side: str) -> None:
-    family.processor.tokenizer.padding_side = padding_side
-    try:
-        both, _ = batch_of_two(family)
-    finally:
-        family.processor.tokenizer.padding_side = "left"
+    both, _ = batch_of_two(family, padding_side=padding_side)
     batch = dict(both) | {"labels": all_labels(both)}
     model = copy.deepcopy(family.model).train()
     loss = model(**batch).loss

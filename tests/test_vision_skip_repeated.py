@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from flash_attention import put_in_place_of_the_package
 from models import make_video, tower_of
+from test_generate import answered
 from torch import Tensor
 from transformers import Dinov2Config
 
@@ -264,6 +265,7 @@ def test_neither_chunks_nor_other_videos_change_the_features(family: Family, str
         assert_equal(features(strong, both, vision_chunk_frames=chunk, **SKIP), expected)
 
 
+@of_representatives
 @torch.no_grad()
 def test_patches_are_left_out_though_no_frame_repeats_as_a_whole(family: Family, strong: Any) -> None:
     """The tower then encodes every frame, all of them in one call, as the parent does."""
@@ -312,6 +314,7 @@ def test_a_frame_of_which_nine_tenths_changed_is_computed_whole(changing: int, c
 # -- in a model -------------------------------------------------------------------------------------------------------
 
 
+@of_representatives
 @torch.no_grad()
 def test_every_call_of_the_model_leaves_patches_out(family: Family, tmp_path: Path) -> None:
     """So do calls with all tokens, which the parent would encode otherwise, and a model that was saved with it."""
@@ -324,9 +327,7 @@ def test_every_call_of_the_model_leaves_patches_out(family: Family, tmp_path: Pa
     family.load(**tolerant).save_pretrained(tmp_path)
     loaded = family.case.model_class.from_pretrained(tmp_path).eval()
     assert torch.equal(loaded(**inputs).logits, family.load()(**inputs, **tolerant).logits)
-    generated = family.model.generate(
-        **inputs, **tolerant, max_new_tokens=2, do_sample=False, return_dict_in_generate=True, output_logits=True
-    )
+    generated = answered(family.model, inputs, **tolerant)
     torch.testing.assert_close(generated.logits[0], ours[:, -1], **CLOSE)
 
 
@@ -357,7 +358,7 @@ def hooks(tower: torch.nn.Module) -> list[Any]:
     return [hook for each in tower.modules() for hook in (*each._forward_hooks, *each._forward_pre_hooks)]
 
 
-@only(lambda family: family.representative)
+@of_representatives
 @torch.no_grad()
 def test_weights_that_are_elsewhere_are_in_place_when_they_are_needed(family: Family) -> None:
     accelerate = pytest.importorskip("accelerate")
@@ -367,7 +368,7 @@ def test_weights_that_are_elsewhere_are_in_place_when_they_are_needed(family: Fa
     assert torch.equal(offloaded(**call).logits, family.model(**call).logits)
 
 
-@only(lambda family: family.representative)
+@of_representatives
 @torch.no_grad()
 def test_threads_that_share_a_model_do_not_see_each_others_frames(family: Family, strong: Any) -> None:
     described = pixels_of(family, 5)
@@ -383,7 +384,7 @@ def test_threads_that_share_a_model_do_not_see_each_others_frames(family: Family
     assert hooks(tower) == before
 
 
-@only(lambda family: family.representative)
+@of_representatives
 @torch.no_grad()
 def test_a_layer_whose_attention_was_replaced_is_refused(family: Family) -> None:
     """Otherwise its patches would attend to less than they should, without a word."""
@@ -398,7 +399,7 @@ def test_a_layer_whose_attention_was_replaced_is_refused(family: Family) -> None
         features(model, partly_repeating(family, 3), **SKIP)
 
 
-@only(lambda family: family.representative)
+@of_representatives
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # pixels have none; re-entrant ones ask
 def test_gradients_flow_through_what_is_computed(family: Family) -> None:
     """They equal the parent's where whole frames repeat. Gradient checkpointing changes none, also where parts repeat
@@ -438,19 +439,20 @@ def test_gradients_flow_through_what_is_computed(family: Family) -> None:
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
+@of_representatives
 @pytest.mark.parametrize("name", ["output_hidden_states", "output_attentions"])
 def test_outputs_of_a_whole_tower_are_refused(family: Family, name: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}` is True"):
         family.model.get_video_features(**pixels_of(family, 2), **SKIP, **{name: True})
 
 
-@only(lambda family: family.mrope and family.grouped)
+@only(lambda family: family.representative and family.mrope)
 def test_descriptions_of_all_patches_are_refused(family: Family) -> None:
     with pytest.raises(ValueError, match=r"`video_cu_seqlens` is.*`vision_method='skip_repeated'`"):
         family.model.get_video_features(**pixels_of(family, 2), **SKIP, video_cu_seqlens=torch.tensor([0, 1]))
 
 
-@only(lambda family: not family.grouped)
+@only(lambda family: family.name in ("internvl", "gemma4", "kimi_k25"))
 def test_a_family_whose_tower_it_cannot_run_refuses_it(family: Family, tmp_path: Path) -> None:
     inputs, config = family.one_video(), family.case.config_class()
     config.vision_method = "skip_repeated"
@@ -492,6 +494,7 @@ def recorded(methods_restored: None) -> list[Any]:
     return calls
 
 
+@of_representatives
 @torch.no_grad()
 def test_a_users_vision_method_decides_what_is_computed(family: Family, recorded: list[Any]) -> None:
     """Here each frame takes the features of the first."""
@@ -505,6 +508,7 @@ def test_a_users_vision_method_decides_what_is_computed(family: Family, recorded
     assert_equal(ours, features(family.model.model, repeating(family, described, changed), **SKIP))
 
 
+@of_representatives
 @pytest.mark.usefixtures("methods_restored")
 def test_what_a_users_vision_method_returns_is_checked(family: Family) -> None:
     for returned in (None, torch.ones(3), torch.ones(2, dtype=torch.bool)):

@@ -228,29 +228,32 @@ def test_a_missing_package_is_asked_for_in_python(smolvlm: Path, monkeypatch: py
 
 WITH_TRANSFORMERS = """
 import importlib.metadata, json, sys, warnings
-real = importlib.metadata.version
-importlib.metadata.version = lambda name: sys.argv[1] if name == "transformers" else real(name)
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    import vidcom2
-heavy = sorted({"torch", "transformers"} & set(sys.modules))
 from typer.testing import CliRunner
-from vidcom2.cli.app import app
-results = [CliRunner().invoke(app, arguments) for arguments in (["run"], ["env"])]
-print(json.dumps([[str(each.message) for each in caught], heavy, [[r.exit_code, r.stdout, r.stderr] for r in results]]))
+real, told = importlib.metadata.version, []
+for version in sys.argv[1:]:
+    importlib.metadata.version = lambda name: version if name == "transformers" else real(name)
+    for name in [name for name in sys.modules if name.startswith("vidcom2")]:
+        del sys.modules[name]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        import vidcom2
+    from vidcom2.cli.app import app
+    run, heavy = CliRunner().invoke(app, ["run"]), sorted({"torch", "transformers"} & set(sys.modules))
+    told.append([[str(each.message) for each in caught], heavy, run.exit_code, run.stdout, run.stderr])
+print(json.dumps([told, CliRunner().invoke(app, ["env"]).stdout]))
 """
 
 
-@pytest.mark.parametrize(("version", "how"), [("5.18.9", "old"), ("6.0.0", "new")])
-def test_a_transformers_that_is_too_old_or_too_new_says_so_on_import(version: str, how: str) -> None:
-    command = [sys.executable, "-c", WITH_TRANSFORMERS, version]
+def test_a_transformers_that_is_too_old_or_too_new_says_so_on_import() -> None:
+    versions = {"5.18.9": "old", "6.0.0": "new"}
+    command = [sys.executable, "-c", WITH_TRANSFORMERS, *versions]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    warned, heavy, ((code, shown, error), (env_code, env_shown, _)) = json.loads(done.stdout)
-    said = f'Transformers {version} is too {how} for this vidcom2. Run: pip install "transformers>=5.19,<6"'
-    assert (warned, heavy) == ([said], [])
-    assert (code, shown, error) == (2, "", f"Error: {said}\n")
-    assert env_code == 0 and said in env_shown
+    told, environment = json.loads(done.stdout)
+    for (version, how), found in zip(versions.items(), told, strict=True):
+        said = f'Transformers {version} is too {how} for this vidcom2. Run: pip install "transformers>=5.19,<6"'
+        assert found == [[said], [], 2, "", f"Error: {said}\n"]
+    assert said in environment
 
 
 def test_the_supported_versions_are_those_of_the_project() -> None:

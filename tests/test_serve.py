@@ -29,7 +29,10 @@ from transformers.utils.import_utils import is_serve_available
 
 from vidcom2.loading.processors import of_whole_prompts, shorten
 
-pytestmark = pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`")
+pytestmark = [
+    pytest.mark.slow,  # a server starts in a quarter of a minute
+    pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`"),
+]
 pytest.importorskip("torchcodec", reason="`transformers serve` decodes videos with torchcodec")
 
 FILE_FRAMES, FPS, NUM_FRAMES, NEW_TOKENS = 16, 8, 8, 12
@@ -117,9 +120,8 @@ def published_folder(case: ModelCase, folder: Path) -> Family:
     return Family(case, folder, stock, processor)
 
 
-SERVED = ("llava_onevision",)  # served in every run; one family, as a server starts in a quarter of a minute
 EACH_SERVED = [
-    pytest.param(case, id=case.name, marks=() if case.name in SERVED else pytest.mark.slow)
+    pytest.param(case, id=case.name)
     for case in CASES_THAT_LOAD
     # GLM's processors sample frames by a rate that checkpoints bring, and the tiny ones do not. The tiny InternVL gives
     # one answer to all, if it may say letters alone.
@@ -327,7 +329,6 @@ def test_the_ratio_of_processor_and_model_decides_how_much_is_kept(
     assert [prefill["length"] for prefill in server.prefills()] == [expected.full_length]
 
 
-@pytest.mark.slow
 def test_a_video_without_sound_is_answered(server: Server, published: Family, tmp_path: Path) -> None:
     """The stock classes fail here, since the server takes them for models that hear."""
     write_clip(tmp_path / "silent.mp4", FILE_FRAMES, FPS, audio=False)

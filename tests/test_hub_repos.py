@@ -265,9 +265,10 @@ def test_a_user_with_an_empty_cache_can_run_every_published_repo_by_name(world: 
 
 @pytest.mark.slow
 def test_verify_takes_a_repo_by_name_and_revision(world: World) -> None:
-    repo = "org/verified"
-    world.base(QWEN2_VL)
-    out = shown_by("publish", *BASE, "--repo", repo, "--tag", "v1", "--compression-method", "random")
+    case, repo = CASES_THAT_LOAD[2], "org/verified"
+    world.base(case)
+    names = ("publish", "--base", f"org/{case.name}-base", "--repo", repo)
+    out = shown_by(*names, "--tag", "v1", "--compression-method", "random")
     assert "Verification of what was staged" in out and "Published" in out and "tagged v1" in out
     commit = world.hub.head(repo)
     world.hub.commit(repo, {"compression.py": b"raise SystemError"}, "spoilt")

@@ -194,7 +194,7 @@ def test_a_model_that_asks_for_a_static_cache_is_measured_on_one_and_with_compil
 
 
 @pytest.mark.parametrize("stage", ["vision", "prefill", "compression"])
-def test_each_stage_is_timed_where_it_happens(
+def test_each_stage_is_timed_by_itself(
     small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     """A part that is slowed down by 50 ms shows in its own stage and in no other."""
@@ -278,7 +278,7 @@ def test_encode_once_shares_one_encoding_among_the_contenders(small: Checkpoint,
     assert [s.turns[0].new_tokens for s in shared] == [s.turns[0].new_tokens for s in each]
 
 
-def test_a_contender_that_fails_becomes_a_row_and_the_others_continue(
+def test_a_contender_that_fails_becomes_a_row(
     small: Checkpoint, clip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short_of_memory(checkpoint: Any, task: Task, candidate: Candidate, encoded: Any) -> Turn:
@@ -306,7 +306,7 @@ def test_a_contender_that_fails_becomes_a_row_and_the_others_continue(
 
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("where", ["candidate", "config"])
-def test_a_vision_method_is_measured_with_its_own_encoding_or_refused(
+def test_a_vision_method_has_its_own_encoding(
     small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch, where: str, once: bool
 ) -> None:
     """All tokens are the stock model, also where the config has a vision method."""
@@ -327,9 +327,7 @@ def test_a_vision_method_is_measured_with_its_own_encoding_or_refused(
         assert len(skipping.turns) == 1 and used == ["full", "skip_repeated", "skip_repeated", "full"]
 
 
-def test_a_bug_is_raised_instead_of_becoming_a_row(
-    small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_is_raised_and_becomes_no_row(small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_module, "answer", lambda *_: (_ for _ in ()).throw(ValueError("a bug")))
     with pytest.raises(ValueError, match="a bug"):
         bench(small, [], clip, num_frames=[4], max_new_tokens=2, repeats=1)
@@ -555,9 +553,7 @@ def test_plots_show_the_methods_that_were_measured(tmp_path: Path) -> None:
     assert all(path.stat().st_size > 5000 for path in tmp_path.glob("*.png"))
 
 
-def test_no_point_of_a_plot_is_clipped_and_legends_tell_growth_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_point_of_a_plot_is_clipped_and_legends_tell_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[str, Any] = {}
     monkeypatch.setattr(bench_plot, "save_png", lambda figure, path, methods: drawn.update({path.stem: figure}))
     every = [
@@ -584,7 +580,7 @@ def test_no_point_of_a_plot_is_clipped_and_legends_tell_growth_in_words(
 # -- asking again -----------------------------------------------------------------------------------------------------
 
 
-def test_only_a_question_that_is_asked_anew_encodes_the_video(
+def test_only_a_question_asked_anew_encodes_again(
     small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded, ordinary = [], watched.run_tower

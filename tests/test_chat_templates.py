@@ -123,7 +123,7 @@ def test_template_arguments_reach_each_turn_of_a_conversation(checkpoint: Checkp
     assert text.count("(angry) <|im_start|>assistant\n") == 2
 
 
-def test_the_commands_take_template_arguments_and_do_not_mix_their_answers(
+def test_the_commands_take_and_record_template_arguments(
     folder: Path, checkpoint: Checkpoint, clip: Path, tmp_path: Path
 ) -> None:
     mood, other = (("--chat-template-kwargs", json.dumps({"mood": each})) for each in ("angry", "calm"))
@@ -229,9 +229,7 @@ def test_an_option_that_is_no_json_object_is_refused(text: str, folder: Path, cl
     ],
     ids=str,
 )
-def test_a_key_that_reads_like_another_is_refused_and_the_users_own_are_kept(
-    more: dict[str, Any], problem: str
-) -> None:
+def test_a_key_that_reads_like_another_is_refused_and_other_keys_are_kept(more: dict[str, Any], problem: str) -> None:
     own = {"mine": 1, "video_id": "x", "frames": 3, "template": "y", "thinking": "z", "answer": "B", "choice": "B"}
     good = {"video": "a.mp4", "prompt": QUESTION, **own}
     assert request_of(good, 1).problem is None and problem in (request_of(good | more, 1).problem or "")

@@ -143,7 +143,7 @@ WIDE = ["method", "model generation, s", "agreement, %", "peak memory, GB", "com
 
 
 @pytest.mark.parametrize("width", [120, 70])
-def test_headings_break_between_words_alone(
+def test_headings_break_between_words(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr("vidcom2.cli.console.out", Console(width=width))
@@ -217,7 +217,7 @@ def test_what_a_command_writes_has_a_free_name_after_the_video_and_overwrites_no
 
 
 @pytest.mark.parametrize(("no_color", "is_terminal"), [(True, True), (False, False), (False, True)])
-def test_a_spinner_turns_only_on_a_terminal_with_colours(
+def test_a_spinner_turns_only_where_colours_are(
     no_color: bool, is_terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = io.StringIO()
@@ -228,7 +228,7 @@ def test_a_spinner_turns_only_on_a_terminal_with_colours(
     assert ("Importing" in written.getvalue()) == (is_terminal and not no_color)
 
 
-def test_eval_says_when_it_is_stopped_that_the_same_command_continues(
+def test_eval_says_when_stopped_that_the_same_command_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*args: object, **options: object) -> None:
@@ -453,7 +453,7 @@ def test_settings_that_are_not_given_come_from_the_checkpoint(folder_with_settin
 
 
 @pytest.mark.parametrize("given", [{}, {"compression_positions": "consecutive"}], ids=str)
-def test_the_recommended_settings_replace_those_of_the_checkpoint_but_not_those_that_are_given(
+def test_the_recommended_settings_replace_those_of_the_checkpoint(
     folder_with_settings: Path, given: dict[str, str]
 ) -> None:
     options = [each for name, value in given.items() for each in (f"--{name.replace('_', '-')}", value)]

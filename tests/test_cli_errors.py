@@ -165,7 +165,7 @@ def test_a_misspelling_is_answered_with_what_was_meant(tmp_path: Path, monkeypat
         ("Gradio", ["demo"]),
     ],
 )
-def test_a_missing_package_is_reported_with_the_command_that_installs_it(
+def test_a_missing_package_is_named_with_its_command(
     package: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (drawing_file, placement, serving):
@@ -413,7 +413,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Loop
         ("org/empty", None, "has no config.json"),
     ],
 )
-def test_a_name_that_is_no_folder_is_looked_up_once_on_the_hub(
+def test_a_name_is_asked_for_once_on_the_hub(
     name: str, revision: str | None, message: str, hub: LoopbackHub, tmp_path: Path
 ) -> None:
     hub.requests.clear()
@@ -428,9 +428,7 @@ def test_the_name_of_a_repo_on_the_hub_is_left_to_transformers(hub: LoopbackHub,
             assert resolve("org/model", Placement(revision=revision), {}).source.path == "org/model"
 
 
-def test_an_unreachable_hub_is_reported_at_once(
-    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_hub_is_told_at_once(hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hub.online(tmp_path / "home", waiting=True):
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
         monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"waits {seconds} s"))
@@ -452,7 +450,7 @@ def test_the_revision_that_was_asked_for_is_loaded(hub: LoopbackHub, tmp_path: P
 
 @pytest.mark.parametrize("name", ["nosuch", "my model"])
 @pytest.mark.parametrize("command", [["verify"], ["publish", "--repo", "org/x", "--base"]])
-def test_a_mistyped_folder_is_not_looked_up_on_the_hub(
+def test_a_mistyped_folder_is_no_repo_on_the_hub(
     command: list[str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi.__init__", lambda *args, **kwargs: pytest.fail("the Hub was asked"))

@@ -223,7 +223,7 @@ def test_a_loaded_checkpoint_runs_no_code_of_others_and_does_not_pass_its_names_
     assert [where for where in names_of_code(tmp_path / "saved") if " more " not in where] == []
 
 
-def test_a_checkpoint_that_asks_for_another_repo_is_refused_without_a_question(
+def test_a_checkpoint_that_asks_for_another_repo_is_refused(
     plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Transformers would load it, or ask on the terminal whether to run its code."""

@@ -278,7 +278,7 @@ def test_verify_takes_a_repo_by_name_and_revision(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_neither_a_dry_run_nor_a_failed_verification_sends_anything(
+def test_dry_runs_and_failed_verifications_send_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -306,9 +306,7 @@ def test_neither_a_dry_run_nor_a_failed_verification_sends_anything(
 
 
 @pytest.mark.parametrize("fault", ["offline", "no network", "a proxy's 503"])
-def test_a_dry_run_of_a_folder_needs_no_network(
-    fault: str, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_dry_run_needs_no_network(fault: str, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     base = world.base(QWEN2_VL)
     monkeypatch.chdir(tmp_path)
     if fault == "offline":
@@ -377,7 +375,7 @@ def test_pushing_never_overwrites_a_file_of_others(via: str, world: World, tmp_p
         (("verify", "org/offline"), "the Hub is not asked, since HF_HUB_OFFLINE"),
     ],
 )
-def test_mistakes_are_reported_in_one_line_before_anything_takes_long(
+def test_mistakes_are_told_before_anything_takes_long(
     arguments: tuple, reason: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.base(QWEN2_VL)

@@ -80,7 +80,7 @@ def test_the_kind_of_kv_cache_is_the_checkpoints_or_the_one_that_is_given(monkey
     assert "cache_implementation" not in Placement().of_answers  # as in older records
 
 
-def test_a_family_whose_stock_class_has_other_logits_on_a_static_cache_refuses_it_but_not_in_its_config(
+def test_a_family_with_other_logits_on_a_static_cache_refuses_it_but_not_in_its_config(
     tmp_path: Path,
 ) -> None:
     """tests/test_gemma4.py has the logits. On Transformers before 5.23, so does the rest of Gemma 4."""

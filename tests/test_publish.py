@@ -163,7 +163,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 # -- staging ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_staged_repo_holds_the_code_byte_for_byte_and_the_base_unchanged(
+def test_a_staged_repo_holds_the_code_and_the_base(
     case: ModelCase, base_folder: Path, card: CardOptions, tmp_path: Path
 ) -> None:
     before = files_of(base_folder)
@@ -217,9 +217,7 @@ def test_a_staged_processor_returns_what_the_model_needs(where: str, card: CardO
     assert changed - {"README.md"} <= listed_files((staged / "README.md").read_text()).keys()
 
 
-def test_a_staged_processor_is_of_the_familys_class_whatever_the_bases_files_call_it(
-    card: CardOptions, onevision_folder: Path, tmp_path: Path
-) -> None:
+def test_a_staged_processor_is_of_the_familys_class(card: CardOptions, onevision_folder: Path, tmp_path: Path) -> None:
     base = Path(shutil.copytree(onevision_folder, tmp_path / "base"))
     rename_processor(base)
     stage(local_base(base), tmp_path / "staged", {}, card)
@@ -229,9 +227,7 @@ def test_a_staged_processor_is_of_the_familys_class_whatever_the_bases_files_cal
         stage(local_base(base), tmp_path / "other", {}, card)
 
 
-def test_sharded_weights_are_staged_with_their_index_and_other_files_are_left_out(
-    onevision_folder: Path, card: CardOptions, tmp_path: Path
-) -> None:
+def test_sharded_weights_are_staged_with_their_index(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
     folder = shutil.copytree(onevision_folder, tmp_path / "sharded")
     (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
     (folder / "model-00002-of-00002.safetensors").write_bytes(b"two")
@@ -358,7 +354,7 @@ def test_a_vision_method_that_the_familys_tower_cannot_run_is_not_published(card
     assert not (tmp_path / "staged").exists()
 
 
-def test_every_setting_is_published_and_shown_in_the_cards_command(
+def test_every_setting_is_published_and_in_the_card(
     case: ModelCase, base_folder: Path, api: HfApi, tmp_path: Path
 ) -> None:
     settings = {"retention_ratio": 0.4, "compression_rounding": "ceil", "compression_window": 3}
@@ -454,7 +450,7 @@ def test_the_card_says_how_vllm_serves_it(onevision: Base, card: CardOptions) ->
         assert command in text and "do not run this code" in text
 
 
-def test_the_card_names_vllms_transformers_backend_where_it_serves_the_repo(
+def test_the_card_names_vllms_transformers_backend_where_it_serves(
     case: ModelCase, base_folder: Path, card: CardOptions
 ) -> None:
     text, whole = (card_of(local_base(base_folder), card, **settings) for settings in ({}, PAPER))
@@ -465,9 +461,7 @@ def test_the_card_names_vllms_transformers_backend_where_it_serves_the_repo(
     assert (command in text) == (named in documented) and "--model-impl" not in whole
 
 
-def test_the_card_installs_the_packages_that_the_family_needs(
-    case: ModelCase, base_folder: Path, card: CardOptions
-) -> None:
+def test_the_card_installs_what_the_family_needs(case: ModelCase, base_folder: Path, card: CardOptions) -> None:
     text = card_of(local_base(base_folder), card)
     assert " ".join(["torch torchvision av", *case.family.packages]) + "\n```" in text
 
@@ -567,9 +561,7 @@ def test_text_and_cells_are_shown_as_they_are_given(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", MARKUP)
-def test_nothing_that_a_card_is_given_becomes_markup(
-    given: str, onevision: Base, card: CardOptions, tmp_path: Path
-) -> None:
+def test_nothing_in_a_card_becomes_markup(given: str, onevision: Base, card: CardOptions, tmp_path: Path) -> None:
     """Titles, cells, dates, licences and the rest come from files that others may have written."""
     base = dataclasses.replace(onevision, folder=tmp_path / "*ba*se` <i>", name="*ba*se` <i>")
     base.folder.mkdir()
@@ -627,9 +619,7 @@ def test_a_toys_own_results_go_onto_its_card_whatever_the_toy_is_called(tmp_path
     assert "was measured on another model than the base" in error
 
 
-def test_results_of_another_commit_of_the_base_are_refused(
-    hub: LoopbackHub, onevision_folder: Path, tmp_path: Path
-) -> None:
+def test_results_of_another_commit_are_refused(hub: LoopbackHub, onevision_folder: Path, tmp_path: Path) -> None:
     hub.seed(BASE, onevision_folder)
     before = hub.head(BASE)
     hub.commit(BASE, {"README.md": b"# Later"}, "later")
@@ -663,7 +653,7 @@ def test_publishing_makes_one_commit_and_copies_weights_on_the_server_from_the_p
     assert staged.base.revision == pinned != hub.head(BASE) and pinned in expected["README.md"].decode()
 
 
-def test_publishing_again_sends_changed_files_and_removes_stale_ones(
+def test_publishing_again_sends_what_changed(
     hub: LoopbackHub, api: HfApi, staged: StagedRepo, card: CardOptions, tmp_path: Path
 ) -> None:
     send(api, staged)
@@ -686,7 +676,7 @@ def test_publishing_again_sends_changed_files_and_removes_stale_ones(
 
 
 @pytest.mark.parametrize("files", [["model.safetensors"], ["adapter_config.json", "chat_template.json"]])
-def test_files_that_others_have_changed_since_are_not_replaced_without_force(
+def test_files_that_others_changed_stay_unless_forced(
     files: list[str], hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     send(api, staged)
@@ -753,9 +743,7 @@ def test_a_pull_request_leaves_main_alone(hub: LoopbackHub, api: HfApi, staged: 
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_a_repo_of_others_is_refused_and_left_unchanged_unless_forced(
-    hub: LoopbackHub, api: HfApi, staged: StagedRepo
-) -> None:
+def test_a_repo_of_others_is_refused_and_stays_unless_forced(hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:
     hub.create(REPO)
     hub.commit(REPO, {"theirs.txt": b"theirs", "config.json": b"{}"}, "theirs")
     api.create_tag(REPO, tag="v1")
@@ -804,7 +792,7 @@ def test_an_unknown_and_an_unauthorised_token_are_refused(hub: LoopbackHub, stag
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_of_the_hub_is_reported_with_a_remedy_and_leaves_the_repo_unchanged(
+def test_a_refusal_of_the_hub_has_a_remedy_and_leaves_the_repo(
     hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     hub.create(REPO)
@@ -826,7 +814,7 @@ def test_a_refusal_of_the_hub_is_reported_with_a_remedy_and_leaves_the_repo_unch
 
 @pytest.mark.parametrize("route", ["/repos/create", "/commit/", "lfs-files/duplicate", "/tag/", "/paths-info/"])
 @pytest.mark.parametrize("fault", [{"status": 503}, {"drop": True, "after_bytes": 20}, {"answer_lost": True}])
-def test_a_second_run_finishes_what_a_failed_request_left_and_does_nothing_twice(
+def test_a_second_run_finishes_a_failed_one(
     route: str, fault: dict, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     hub.fail("POST", route, **fault)
@@ -848,9 +836,7 @@ def test_a_pull_request_is_not_repeated_after_a_lost_answer(hub: LoopbackHub, ap
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_repo_that_changes_meanwhile_is_not_overwritten(
-    exists: bool, hub: LoopbackHub, api: HfApi, staged: StagedRepo
-) -> None:
+def test_a_repo_that_changes_meanwhile_stays(exists: bool, hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:
     if exists:
         hub.create(REPO)
 

@@ -76,7 +76,7 @@ READ: dict[str, Callable[[Path], tuple[str, Any]]] = {"eval": of_eval, "bench": 
 
 @pytest.mark.usefixtures("methods_restored")
 @pytest.mark.parametrize("name", TYPED)
-def test_a_recorded_command_gives_the_same_in_the_folder_that_holds_its_files(
+def test_a_recorded_command_gives_the_same(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"

@@ -86,7 +86,7 @@ def test_the_table_says_of_u_t_what_the_method_says_and_nothing_else(
     assert {name: each and f"{each} " for name, each in recorded.items()} == {n: said[n] or None for n in recorded}
 
 
-def test_both_sides_take_turns_after_a_warm_up_call_and_a_slow_call_changes_nothing(
+def test_both_sides_take_turns_after_a_warm_up_and_medians_count(
     checkpoint: Checkpoint, video: Video, scripted: list
 ) -> None:
     measured = compare_answers(checkpoint, video, "What?", 7, repeats=5)

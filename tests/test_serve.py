@@ -316,7 +316,7 @@ def test_a_streamed_answer_has_the_same_text(server: Server, published: Family, 
     assert [prefill["length"] for prefill in server.prefills()] == [expected.short_length]
 
 
-def test_the_ratio_of_processor_and_model_decides_how_much_is_kept(
+def test_the_ratio_decides_how_much_is_kept(
     server: Server, published: Family, clip: Clip, expected: Expected, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(published.folder, tmp_path / "uncompressing")

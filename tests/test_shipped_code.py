@@ -242,7 +242,7 @@ def test_a_saved_file_that_the_user_changed_is_not_overwritten(case: ModelCase, 
         assert_refused(config, tmp_path, "compression.py")
 
 
-def test_saving_again_replaces_this_and_older_versions_and_does_not_write_through_links(
+def test_saving_again_replaces_files_of_ours_but_no_links(
     case: ModelCase, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "older.py"
@@ -331,9 +331,7 @@ def test_a_processor_saved_alone_carries_its_code(tmp_path: Path) -> None:
 
 
 @only(lambda family: family.native)
-def test_the_packages_class_restores_the_code_of_a_checkpoint_saved_by_the_stock_class(
-    family: Family, tmp_path: Path
-) -> None:
+def test_our_class_restores_the_code_of_a_checkpoint_saved_by_the_stock_class(family: Family, tmp_path: Path) -> None:
     ours, stock, again = (tmp_path / name for name in ("ours", "stock", "again"))
     family.load(retention_ratio=0.5).save_pretrained(ours)
     family.case.stock_from(ours).save_pretrained(stock)

@@ -91,9 +91,7 @@ SAVED: dict[str, tuple[str, dict]] = {
 
 @only(lambda family, name: SAVED[name][0] == family.name)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (" " not in name)) for name in SAVED])
-def test_a_saved_model_loads_with_its_methods_where_vidcom2_is_not_installed(
-    family: Family, name: str, tmp_path: Path
-) -> None:
+def test_a_saved_model_loads_with_its_methods_without_the_package(family: Family, name: str, tmp_path: Path) -> None:
     _, settings = SAVED[name]
     methods = {settings["compression_method"], settings.get("vision_method", "full")}
     of_users = {method for method in methods if (METHODS_FOLDER / f"{method}.py").is_file()}
@@ -149,9 +147,7 @@ def test_a_method_that_a_repo_does_not_hold_is_refused_with_the_remedies(tmp_pat
     assert config.compression_method == "evs"
 
 
-def test_a_model_that_returns_to_a_method_of_this_project_is_saved_with_that_method(
-    family: Family, tmp_path: Path
-) -> None:
+def test_a_model_that_returns_to_a_method_of_ours_is_saved_with_that_method(family: Family, tmp_path: Path) -> None:
     use_method("whole_frames")
     config = family.case.config_class(compression_method="whole_frames")
     config.save_pretrained(tmp_path)
@@ -203,7 +199,7 @@ REFUSED = {
 
 @only(lambda family: family.name == "llava_onevision")
 @pytest.mark.parametrize(("module", "message"), REFUSED.values(), ids=REFUSED.keys(), indirect=["module"])
-def test_a_method_that_cannot_be_shipped_is_refused_and_nothing_is_written(
+def test_a_method_that_cannot_be_shipped_is_refused(
     module: ModuleType, message: str, family: Family, tmp_path: Path
 ) -> None:
     model = family.load(compression_method="mine")
@@ -301,9 +297,7 @@ def test_the_command_line_imports_methods_by_file_and_by_name(tmp_path: Path, mo
         sys.modules.pop(method)
 
 
-def test_a_module_that_cannot_be_imported_is_reported_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_cannot_be_imported_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "random.py").write_text("")

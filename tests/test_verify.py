@@ -184,7 +184,7 @@ def test_a_folder_that_is_no_vidcom2_repo_is_refused_with_the_reason(tmp_path: P
             verify(str(tmp_path))
 
 
-def test_a_repo_without_a_config_is_refused_wherever_verify_runs(
+def test_a_repo_without_a_config_is_refused_everywhere(
     repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (empty := tmp_path / "empty").mkdir()
@@ -238,9 +238,7 @@ class Quantizer(HfQuantizer):
         return self.serializable
 
 
-def test_quantized_weights_are_verified_as_far_as_transformers_can_handle_them(
-    repo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quantized_weights_are_verified_as_far_as_transformers_can(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it can read them, it need not be able to dequantize or to write them."""
     model_class = MODELS[0].model_class
     monkeypatch.setattr(

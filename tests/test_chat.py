@@ -1,5 +1,6 @@
 """`vidcom2 chat` and its `Conversation` continue one KV cache from question to question."""
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,14 @@ from vidcom2.asking.conversation import Conversation
 from vidcom2.asking.watched import watch_frames
 from vidcom2.cli.app import app
 from vidcom2.errors import OptionError
-from vidcom2.loading.checkpoints import load_checkpoint
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.toys import DEMO_VIDEO, TOY
-from vidcom2.video.reading import read_video
+from vidcom2.video.reading import Video, read_video
+
+
+@pytest.fixture(scope="module")
+def video() -> Video:
+    return read_video(str(DEMO_VIDEO), 6)
 
 
 def chat(lines: str, *arguments: object) -> tuple[int, str, str]:
@@ -29,13 +35,17 @@ def chat(lines: str, *arguments: object) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @only(lambda family, kind: kind == "dynamic" or not family.name.startswith("gemma4"))
-def test_a_continued_conversation_equals_starting_anew(family: Family, kind: str) -> None:
+def test_a_continued_conversation_equals_starting_anew(
+    family: Family, kind: str, video: Video, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a static cache, too, whatever else the generation config says."""
-    checkpoint = load_checkpoint(str(family.folder), device="cpu", cache_implementation=kind)
-    model: Any = checkpoint.model
-    model.generation_config.suppress_tokens = [model.config.video_token_id]  # which random weights might generate
-    model.generation_config.update(stop_strings=["a text that never comes"], num_beams=2)
-    conversation = Conversation(watch_frames(checkpoint, read_video(str(DEMO_VIDEO), 6), {}), max_new_tokens=4)
+    model: Any = family.model
+    config = copy.deepcopy(model.generation_config)
+    config.suppress_tokens = [model.config.video_token_id]  # which random weights might generate
+    config.update(stop_strings=["a text that never comes"], num_beams=2, cache_implementation=kind)
+    monkeypatch.setattr(model, "generation_config", config)
+    checkpoint = Checkpoint("tiny", model, family.writing_short.processor)
+    conversation = Conversation(watch_frames(checkpoint, video, {}), max_new_tokens=4)
     lengths = []
     for question in ("What?", "And then?", "Why?"):
         conversation.ask(question)
@@ -53,7 +63,6 @@ def test_a_continued_conversation_equals_starting_anew(family: Family, kind: str
         more["mm_token_type_ids"] = torch.nn.functional.pad(
             more["mm_token_type_ids"], (0, prompt.shape[1] - more["mm_token_type_ids"].shape[1])
         )
-    model: Any = checkpoint.model
     anew = model.generate(
         input_ids=prompt,
         attention_mask=torch.ones_like(prompt),

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import snapshot_download
 from loopback_hub import LoopbackHub
 from models import MODELS
-from test_cli import vidcom2
+from test_cli import shown_by, vidcom2
 from transformers.quantizers import HfQuantizer
 
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
@@ -128,13 +128,11 @@ def test_verify_misses_the_code_of_a_processor(repo: Path) -> None:
         check_files(Repo(str(repo), "cpu"))
 
 
-# Verifying loads the repo in a process for each of its ways, half a minute of CPU in all.
-BROKEN = [*(pytest.param(each, marks=pytest.mark.slow) for each in list(BREAKAGES)[:-1]), list(BREAKAGES)[-1]]
-
-
-@pytest.mark.parametrize("breakage", BROKEN)
-def test_verify_fails_on_a_broken_repo(breakage: str, repo: Path) -> None:
-    spoil, expected, reason = BREAKAGES[breakage]
+@pytest.mark.slow  # Verifying loads the repo in a process for each of its ways, half a minute of CPU in all.
+@pytest.mark.parametrize(("spoil", "expected", "reason"), BREAKAGES.values(), ids=BREAKAGES)
+def test_verify_fails_on_a_broken_repo(
+    spoil: Callable[[Path], None], expected: set[str], reason: str, repo: Path
+) -> None:
     spoil(repo)
     code, out, error = vidcom2("verify", str(repo))
     assert code == 1, error
@@ -152,8 +150,8 @@ def test_a_repo_passes_where_only_the_model_can_say_how_many_tokens_stay(name: s
     for part in case.build(**case.build_arguments):
         part.save_pretrained(tmp_path / "base")
     names = ("--base", tmp_path / "base", "--repo", "org/name", "--dry-run", "--output", tmp_path / "repo")
-    code, out, error = vidcom2("publish", *names, "--compression-rounding", "ceil")
-    assert code == 0 and "failed" not in out and out.count("passed") >= 11, out + error
+    out = shown_by("publish", *names, "--compression-rounding", "ceil")
+    assert "failed" not in out and out.count("passed") >= 11, out
 
 
 @pytest.mark.slow
@@ -162,14 +160,9 @@ def test_a_users_method_is_published_with_the_repo_and_verified(staged: StagedRe
     COMPRESSION_METHODS.pop("whole_frames", None)  # another test may have registered another module's
     method = ("--import", Path(__file__).with_name("methods_of_users") / "whole_frames.py")
     names = ("--base", staged.base.folder, "--repo", "org/name", "--dry-run", "--output", tmp_path / "repo")
-    settings = (
-        "--compression-method",
-        "whole_frames",
-        "--retention-ratio",
-        0.31,
-    )  # keeps 2 of 8 frames, 18 of 72 tokens
-    code, out, error = vidcom2(*method, "publish", *names, *settings)
-    assert code == 0 and out.count("passed") == 13, out + error
+    settings = ("--compression-method", "whole_frames", "--retention-ratio", 0.31)  # keeps 2 of 8 frames
+    out = shown_by(*method, "publish", *names, *settings)
+    assert out.count("passed") == 13, out
     assert "\nvidcom2 --import whole_frames publish --base" in (tmp_path / "repo" / "README.md").read_text()
     assert (tmp_path / "repo" / "whole_frames.py").is_file()
 
@@ -241,9 +234,7 @@ class Quantizer(HfQuantizer):
 def test_quantized_weights_are_verified_as_far_as_transformers_can(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it can read them, it need not be able to dequantize or to write them."""
     model_class = MODELS[0].model_class
-    monkeypatch.setattr(
-        verification_worker.Repo, "load", lambda self, *_, folder=None: model_class.from_pretrained(folder)
-    )
+    monkeypatch.setattr(Repo, "load", lambda self, *_, folder=None: model_class.from_pretrained(folder))
 
     def as_of_torchao(*_: object) -> None:
         raise NotImplementedError
@@ -251,7 +242,7 @@ def test_quantized_weights_are_verified_as_far_as_transformers_can(repo: Path, m
     monkeypatch.setattr("transformers.modeling_utils.revert_weight_conversion", as_of_torchao)
 
     def check(quantizer: Quantizer | None) -> str:
-        under_test = verification_worker.Repo(str(repo), "cpu")
+        under_test = Repo(str(repo), "cpu")
         under_test.model = model_class.from_pretrained(repo)
         under_test.model.hf_quantizer = quantizer
         return verification_worker.check_save(under_test)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Family
+from conftest import Family, change_json
 from make_clips import INTERRUPTION, write_clip
 from PIL import Image
 from rich.console import Console
@@ -442,8 +442,7 @@ def test_each_setting_is_an_option_of_run_and_explain(folder: Path, monkeypatch:
 def folder_with_settings(folder: Path, tmp_path: Path) -> Path:
     """Return a checkpoint whose config holds settings that are not the defaults."""
     folder = Path(shutil.copytree(folder, tmp_path / "model"))
-    settings = {"retention_ratio": 0.5, "compression_window": 4, "compression_scoring": "released"}
-    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | settings))
+    change_json(folder / "config.json", retention_ratio=0.5, compression_window=4, compression_scoring="released")
     return folder
 
 

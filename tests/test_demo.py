@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -165,13 +166,12 @@ def test_users_who_ask_at_once_get_the_answers_that_each_gets_alone(answerer: An
         turns: Turns = ()
         for question in (clip.question, "Which colour is the digit?"):
             turns = conversation(answerer, clip.path, question, turns, retention_ratio=0.1 * (number + 1))
-        return [
-            f"{turn.replies[side].text} {turn.replies[side].measured.prompt_tokens}" for turn in turns for side in SIDES
-        ]
+        replies = [turn.replies[side] for turn in turns for side in SIDES]
+        return [f"{reply.text} {reply.measured.prompt_tokens}" for reply in replies]
 
-    alone = [ask(number) for number in range(5)]
-    with ThreadPoolExecutor(5) as users:
-        assert list(users.map(ask, range(5))) == alone
+    alone = [ask(number) for number in range(3)]
+    with ThreadPoolExecutor(3) as users:
+        assert list(users.map(ask, range(3))) == alone
 
 
 def test_a_user_who_leaves_frees_the_model_for_the_others(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,17 +308,23 @@ def test_questions_and_answers_are_shown_as_text(answerer: Answerer) -> None:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def address(toy: Checkpoint) -> Iterator[str]:
+@contextmanager
+def served(toy: Checkpoint, *clip: str) -> Iterator[str]:
     from vidcom2.demo.demo_page import build_page
     from vidcom2.demo.serving import import_gradio, serve
 
     import_gradio()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    page = build_page(Answerer(toy), 8, NEW)
-    yield serve(page, server_name="127.0.0.1", server_port=port)
+    page = build_page(Answerer(toy), 8, NEW, *clip)
+    yield serve(page, *clip, server_name="127.0.0.1", server_port=port)
     page.close()
+
+
+@pytest.fixture(scope="module")
+def address(toy: Checkpoint) -> Iterator[str]:
+    with served(toy) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -332,15 +338,8 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address_with_clip(toy: Checkpoint, mine: Path) -> Iterator[str]:
-    from vidcom2.demo.demo_page import build_page
-    from vidcom2.demo.serving import import_gradio, serve
-
-    import_gradio()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    page = build_page(Answerer(toy), 8, NEW, str(mine))
-    yield serve(page, str(mine), server_name="127.0.0.1", server_port=port)
-    page.close()
+    with served(toy, str(mine)) as address:
+        yield address
 
 
 def test_the_page_begins_with_the_clip_of_the_command_and_serves_no_file_beside_it(
@@ -352,10 +351,8 @@ def test_the_page_begins_with_the_clip_of_the_command_and_serves_no_file_beside_
     (question,) = (each for each in properties if each.get("elem_id") == "question")
     assert video["value"]["orig_name"] == mine.name and not question["value"]
     buttons = [each["value"] for each in properties if each.get("size") == "sm" and each.get("elem_id") != "upload"]
-    assert [each for each in buttons if each in {mine.name, *(clip.question for clip in CLIPS)}] == [
-        mine.name,
-        *(clip.question for clip in CLIPS),
-    ]
+    samples = [mine.name, *(clip.question for clip in CLIPS)]
+    assert [each for each in buttons if each in samples] == samples
     files = f"{address_with_clip}gradio_api/file="
     assert urlopen(files + quote(str(mine))).read() == mine.read_bytes()
     with pytest.raises(HTTPError, match="403"):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import change_json
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import yaml_dump
 from loopback_hub import Blob, LoopbackHub
@@ -69,13 +70,8 @@ def save_base(case: ModelCase, folder: Path) -> Path:
     for part in case.build(**case.build_arguments):
         part.save_pretrained(folder)
     (folder / "README.md").write_text(BASE_CARD)
-    edit_config(folder, _name_or_path="/home/me/run-7")
+    change_json(folder / "config.json", _name_or_path="/home/me/run-7")
     return folder
-
-
-def edit_config(folder: Path, **fields: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | fields))
 
 
 @pytest.fixture(scope="module", params=EACH_MODEL)
@@ -390,12 +386,12 @@ def test_bad_settings_are_refused(onevision_folder: Path, api: HfApi, tmp_path: 
 
 def test_the_bases_settings_are_kept_unless_replaced(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(onevision_folder, tmp_path / "tuned"))
-    edit_config(folder, retention_ratio=0.6, compression_rounding="round")
+    change_json(folder / "config.json", retention_ratio=0.6, compression_rounding="round")
     for i, (settings, expected) in enumerate((({}, 0.6), ({"retention_ratio": 0.1}, 0.1))):
         staged = stage(local_base(folder), tmp_path / f"staged{i}", settings, card)
         config = json.loads((staged.folder / "config.json").read_text())
         assert (config["retention_ratio"], config["compression_rounding"]) == (expected, "round")
-    edit_config(folder, retention_ratio=2)
+    change_json(folder / "config.json", retention_ratio=2)
     with pytest.raises(CheckpointError, match=r"the settings for 'tuned' cannot be used: .*`retention_ratio` is 2"):
         stage(local_base(folder), tmp_path / "wrong", {}, card)
 
@@ -507,7 +503,7 @@ def test_a_measured_table_has_the_columns_of_all_its_rows(tmp_path: Path) -> Non
 def test_the_notes_of_eval_show_their_words_as_code(onevision: Base, card: CardOptions, tmp_path: Path) -> None:
     notes = "\n".join([*NOTES.values(), BY_LETTER, "`<b>` `a|b`", "``"])
     file = result_file(tmp_path, [{"x": 1}], **CERTIFICATE)
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"notes": notes}))
+    change_json(file, notes=notes)
     shown = READER.render(card_of(onevision, dataclasses.replace(card, results=[read_result(file, [BASE])])))
     for words in ("kept", "accuracy", "all tokens", "no option"):
         assert f"<code>{words}</code> " in shown
@@ -569,7 +565,7 @@ def test_nothing_in_a_card_becomes_markup(given: str, onevision: Base, card: Car
     (base.folder / "README.md").write_text(f"---\n{yaml_dump(metadata)}\n---\n{given}")
     certificate = CERTIFICATE | {name: given for name in CERTIFICATE if name not in ("model", "vidcom2_dirty")}
     file = result_file(tmp_path, [{given: given, "x": [given, 1]}], **certificate)
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"title": given}))
+    change_json(file, title=given)
     command = f"vidcom2 publish --base '{given}\n```\n# Heading'"
     options = dataclasses.replace(card, command=command, results=[read_result(file, [BASE])])
     made = ModelCard(model_card(base, base.config | base.settings({}), [], {}, options).content)

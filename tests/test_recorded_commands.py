@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import change_json
 from make_clips import write_clip
 from test_cli import SECONDS, shown_by
 
@@ -81,9 +82,8 @@ def test_a_recorded_command_gives_the_same(
 ) -> None:
     home = tmp_path / "home"
     shutil.copytree(folder, home / "tiny-model")
-    config = json.loads((folder / "config.json").read_text()) | {"compression_method": METHOD}
     shutil.copytree(folder, home / "own-model")
-    (home / "own-model" / "config.json").write_text(json.dumps(config))
+    change_json(home / "own-model" / "config.json", compression_method=METHOD)
     write_clip(home / "clip.mp4", SECONDS)
     (home / "my questions.jsonl").write_text('{"video": "clip.mp4", "question": "What?", "answer": "5"}\n' * 2)
     (home / f"{MODULE}.py").write_text(SOURCE)
@@ -118,8 +118,7 @@ def test_a_recorded_command_names_the_commit_of_a_hub_repo_and_gives_the_same_af
 
     def move_to(commit: str, **settings: Any) -> None:
         shutil.copytree(folder, cached / "snapshots" / commit)
-        config = json.loads((folder / "config.json").read_text()) | settings
-        (cached / "snapshots" / commit / "config.json").write_text(json.dumps(config))
+        change_json(cached / "snapshots" / commit / "config.json", **settings)
         (cached / "refs" / "main").write_text(commit)
 
     write_clip(tmp_path / "clip.mp4", SECONDS)

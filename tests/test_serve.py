@@ -22,7 +22,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, change_json
 from ffmpeg_libraries import ffmpeg_environment, write_clip
 from models import CASES_THAT_LOAD, RETENTION_RATIO, ModelCase
 from transformers.utils.import_utils import is_serve_available
@@ -321,8 +321,7 @@ def test_the_ratio_decides_how_much_is_kept(
 ) -> None:
     folder = shutil.copytree(published.folder, tmp_path / "uncompressing")
     for name in ("config.json", "processor_config.json"):
-        content = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps(content | {"retention_ratio": 1.0}))
+        change_json(folder / name, retention_ratio=1.0)
     server.prefills()
     response = server.answer(Family(published.case, folder, published.stock, published.processor), clip.path)
     assert response["choices"][0]["message"]["content"] == expected.uncompressed_answer

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import change_json
 from huggingface_hub import snapshot_download
 from loopback_hub import LoopbackHub
 from models import MODELS
@@ -42,11 +43,6 @@ def repo(staged: StagedRepo, tmp_path: Path) -> Path:
     return Path(shutil.copytree(staged.folder, tmp_path / "repo"))
 
 
-def edit_config(repo: Path, **fields: object) -> None:
-    config = json.loads((repo / "config.json").read_text())
-    (repo / "config.json").write_text(json.dumps(config | fields, indent=2))
-
-
 def edit_code(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert text.count(old) == 1
@@ -54,7 +50,7 @@ def edit_code(path: Path, old: str, new: str) -> None:
 
 
 def with_stock_name_and_few_tokens(repo: Path) -> None:
-    edit_config(repo, architectures=["LlavaOnevisionForConditionalGeneration"])
+    change_json(repo / "config.json", architectures=["LlavaOnevisionForConditionalGeneration"])
     given = "settings = self.config.compression_settings(**overrides"
     edit_code(repo / "video_features.py", given, f'{given} | {{"retention_ratio": 0.01}}')
 
@@ -63,7 +59,7 @@ def with_wrong_auto_map_other_ratio_and_weights(repo: Path) -> None:
     auto_map = json.loads((repo / "config.json").read_text())["auto_map"]
     auto_map["AutoModel"] = "modeling_vidcom2_llava_onevision.Nothing"
     del auto_map["AutoModelForMultimodalLM"]
-    edit_config(repo, auto_map=auto_map, retention_ratio=0.5)
+    change_json(repo / "config.json", auto_map=auto_map, retention_ratio=0.5)
     weights = bytearray((repo / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (repo / "model.safetensors").write_bytes(weights)

@@ -1,6 +1,7 @@
 import copy
 import importlib
 import inspect
+import json
 import os
 import re
 from collections import defaultdict
@@ -415,6 +416,12 @@ def short_length(family: Family) -> Callable[..., int]:
         return int((~is_video).sum()) + sum(map(len, features.pooler_output))
 
     return length
+
+
+def change_json(file: Path, **fields: Any) -> None:
+    """Set fields of a JSON file, such as a checkpoint's config.json. A file that is not there gets these alone."""
+    content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    file.write_text(json.dumps(content | fields), encoding="utf-8")
 
 
 def use_method(name: str) -> str:

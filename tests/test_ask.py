@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, change_json, only
 from make_clips import write_clip
 from models import video_places
 from transformers import GenerationConfig, PreTrainedModel
@@ -73,8 +73,7 @@ def test_a_chat_template_where_it_was_before_processors_had_one_is_read(family: 
     folder = Path(shutil.copytree(family.folder, tmp_path / "older"))
     template = family.processor.chat_template
     (folder / "chat_template.jinja").unlink()
-    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"chat_template": template}))
+    change_json(folder / "tokenizer_config.json", chat_template=template)
     model, processor = vidcom2.load(folder, device="cpu")
     assert processor.chat_template == template
     assert vidcom2.ask(FRAMES, "What?", model, processor=processor, fps=2, max_new_tokens=1).new_tokens == 1

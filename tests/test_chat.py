@@ -1,5 +1,6 @@
 """`vidcom2 chat` and its `Conversation` continue one KV cache from question to question."""
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from test_cli import vidcom2
+from test_cli import mistake, shown_by
 from transformers import StaticCache
 from typer.testing import CliRunner
 
@@ -15,9 +16,14 @@ from vidcom2.asking.conversation import Conversation
 from vidcom2.asking.watched import watch_frames
 from vidcom2.cli.app import app
 from vidcom2.errors import OptionError
-from vidcom2.loading.checkpoints import load_checkpoint
+from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.toys import DEMO_VIDEO, TOY
-from vidcom2.video.reading import read_video
+from vidcom2.video.reading import Video, read_video
+
+
+@pytest.fixture(scope="module")
+def video() -> Video:
+    return read_video(str(DEMO_VIDEO), 6)
 
 
 def chat(lines: str, *arguments: object) -> tuple[int, str, str]:
@@ -29,13 +35,17 @@ def chat(lines: str, *arguments: object) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @only(lambda family, kind: kind == "dynamic" or not family.name.startswith("gemma4"))
-def test_a_continued_conversation_equals_starting_anew(family: Family, kind: str) -> None:
+def test_a_continued_conversation_equals_starting_anew(
+    family: Family, kind: str, video: Video, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a static cache, too, whatever else the generation config says."""
-    checkpoint = load_checkpoint(str(family.folder), device="cpu", cache_implementation=kind)
-    model: Any = checkpoint.model
-    model.generation_config.suppress_tokens = [model.config.video_token_id]  # which random weights might generate
-    model.generation_config.update(stop_strings=["a text that never comes"], num_beams=2)
-    conversation = Conversation(watch_frames(checkpoint, read_video(str(DEMO_VIDEO), 6), {}), max_new_tokens=4)
+    model: Any = family.model
+    config = copy.deepcopy(model.generation_config)
+    config.suppress_tokens = [model.config.video_token_id]  # which random weights might generate
+    config.update(stop_strings=["a text that never comes"], num_beams=2, cache_implementation=kind)
+    monkeypatch.setattr(model, "generation_config", config)
+    checkpoint = Checkpoint("tiny", model, family.writing_short.processor)
+    conversation = Conversation(watch_frames(checkpoint, video, {}), max_new_tokens=4)
     lengths = []
     for question in ("What?", "And then?", "Why?"):
         conversation.ask(question)
@@ -49,21 +59,11 @@ def test_a_continued_conversation_equals_starting_anew(family: Family, kind: str
     inputs = written | {"mm_encoder_outputs": {"video": conversation.watched.features}}
     prompt = ids[:, : len(ids[0]) - 4]
     more = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
-    if "mm_token_type_ids" in more:
-        more["mm_token_type_ids"] = torch.nn.functional.pad(
-            more["mm_token_type_ids"], (0, prompt.shape[1] - more["mm_token_type_ids"].shape[1])
-        )
-    model: Any = checkpoint.model
-    anew = model.generate(
-        input_ids=prompt,
-        attention_mask=torch.ones_like(prompt),
-        **more,
-        do_sample=False,
-        max_new_tokens=4,
-        num_beams=1,
-        stop_strings=None,
-        cache_implementation="dynamic",
-    )
+    if (types := more.get("mm_token_type_ids")) is not None:
+        more["mm_token_type_ids"] = torch.nn.functional.pad(types, (0, prompt.shape[1] - types.shape[1]))
+    plain = {"do_sample": False, "num_beams": 1, "stop_strings": None, "cache_implementation": "dynamic"}
+    mask = torch.ones_like(prompt)
+    anew = model.generate(input_ids=prompt, attention_mask=mask, **more, **plain, max_new_tokens=4)
     assert torch.equal(anew, ids)
 
 
@@ -80,9 +80,7 @@ def test_a_conversation_that_outgrows_its_static_cache_is_refused_and_can_go_on(
     conversation = Conversation(watched, max_new_tokens=8)
     conversation.ask("What?")
     length = conversation.cached_tokens
-    with pytest.raises(
-        OptionError, match=r"need \d+ tokens, but the static KV cache has \d+\. Ask something shorter, or"
-    ):
+    with pytest.raises(OptionError, match=r"need \d+ tokens, but the static KV cache has \d+\. Ask something shorter"):
         conversation.ask("Why is it so, and how does it go on from there?")
     assert conversation.cached_tokens == length
     assert [expected[0], conversation.ask("Why?")] == expected  # as many tokens as fit
@@ -126,19 +124,16 @@ def test_chat_answers_lines_until_quit_or_the_end_of_the_input() -> None:
 
 def test_chat_refuses_a_bad_video_before_it_reads_a_question(tmp_path: Path) -> None:
     (tmp_path / "text.mp4").write_text("no video")
-    code, shown, error = vidcom2("chat", tmp_path / "text.mp4")
-    assert (code, shown) == (2, "") and "text.mp4" in error
+    assert "text.mp4" in mistake("chat", tmp_path / "text.mp4")
 
 
 def test_watch_writes_a_file_that_chat_answers_from(tmp_path: Path) -> None:
     clip, path = TOY.clips[0], tmp_path / "clip.watched"
-    code, shown, error = vidcom2("watch", clip.path, "-o", path, "--num-frames", 16)
-    assert code == 0, error
+    shown = shown_by("watch", clip.path, "-o", path, "--num-frames", 16)
     assert re.search(r"Kept 101 of 401 video tokens of 16 frames, .*, in .*clip\.watched", shown), shown
     code, shown, error = chat(f"{clip.question}\n{clip.question}\n", path)
     assert code == 0 and shown.splitlines().count(clip.answer) == 2, error
-    code, _, error = vidcom2("chat", path, "--retention-ratio", 0.5)
-    assert code == 2 and "`--retention-ratio` is 0.5" in error
+    assert "`--retention-ratio` is 0.5" in mistake("chat", path, "--retention-ratio", 0.5)
 
 
 def test_help_is_a_command_of_chat_and_no_question() -> None:

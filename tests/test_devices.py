@@ -36,7 +36,7 @@ LEAST_PRECISE = ("gemma4", "gemma4_unified")  # whose embeddings are multiplied 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("device", "dtype", "attention"), KERNELS)
-def test_every_kernel_answers_a_padded_batch_as_float32_on_the_cpu_does(
+def test_every_kernel_answers_as_float32_on_the_cpu(
     family: Family, device: str, dtype: torch.dtype, attention: str
 ) -> None:
     if attention == "flash_attention_2":

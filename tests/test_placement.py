@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -80,26 +81,23 @@ def test_the_kind_of_kv_cache_is_the_checkpoints_or_the_one_that_is_given(monkey
     assert "cache_implementation" not in Placement().of_answers  # as in older records
 
 
-def test_a_family_whose_stock_class_has_other_logits_on_a_static_cache_refuses_it_but_not_in_its_config(
+def test_a_family_with_other_logits_on_a_static_cache_refuses_it_but_not_in_its_config(
     tmp_path: Path,
 ) -> None:
     """tests/test_gemma4.py has the logits. On Transformers before 5.23, so does the rest of Gemma 4."""
     model, processor = vidcom2.tiny_model("gemma4_unified")
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
-    refused = pytest.raises(
-        OptionError, match=r"would be '(offloaded_)?static', but the stock class of Gemma 4 Unified gives"
-    )
     loaded = {"processor": processor, "num_frames": 4, "max_new_tokens": 2}
     for kind in ("static", "offloaded_static"):
-        with refused:
-            load_checkpoint(str(tmp_path), cache_implementation=kind)
-        with refused:
-            vidcom2.load(tmp_path, cache_implementation=kind)
-        with refused:
-            vidcom2.ask(str(DEMO_VIDEO), "What?", model, **loaded, cache_implementation=kind)
-        with refused:
-            vidcom2.watch(str(DEMO_VIDEO), model, processor=processor).ask("What?", cache_implementation=kind)
+        for call in (
+            partial(load_checkpoint, str(tmp_path)),
+            partial(vidcom2.load, tmp_path),
+            partial(vidcom2.ask, str(DEMO_VIDEO), "What?", model, **loaded),
+            partial(vidcom2.watch(str(DEMO_VIDEO), model, processor=processor).ask, "What?"),
+        ):
+            with pytest.raises(OptionError, match=rf"would be '{kind}', but the stock class of Gemma 4 Unified gives"):
+                call(cache_implementation=kind)
     assert load_checkpoint(str(tmp_path), cache_implementation="dynamic").model is not None
     assert FAMILIES["gemma4"].static_since == "5.23" and (version("transformers") >= "5.23") == CHUNKS_FEATURES
     model.generation_config.cache_implementation = "static"

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import change_json
 from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import yaml_dump
 from loopback_hub import Blob, LoopbackHub
 from make_clips import write_clip
 from markdown_it import MarkdownIt
 from models import EACH_MODEL, MODELS, ModelCase, chat_prompt, make_video
-from test_cli import SECONDS, vidcom2
+from test_cli import SECONDS, mistake, shown_by
 from test_cosmos3_edge import as_released
 from test_load import rename_processor
 from transformers import AutoProcessor, LlavaOnevisionProcessor
@@ -69,13 +70,8 @@ def save_base(case: ModelCase, folder: Path) -> Path:
     for part in case.build(**case.build_arguments):
         part.save_pretrained(folder)
     (folder / "README.md").write_text(BASE_CARD)
-    edit_config(folder, _name_or_path="/home/me/run-7")
+    change_json(folder / "config.json", _name_or_path="/home/me/run-7")
     return folder
-
-
-def edit_config(folder: Path, **fields: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | fields))
 
 
 @pytest.fixture(scope="module", params=EACH_MODEL)
@@ -93,9 +89,19 @@ def onevision_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_base(MODELS[0], tmp_path_factory.mktemp("onevision"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def onevision(onevision_folder: Path) -> Base:
+    return local_base(onevision_folder)
+
+
+@pytest.fixture(scope="module")
 def card() -> CardOptions:
     return CardOptions(REPO, "vidcom2 publish --x", base_model=BASE)
+
+
+def card_of(base: Base, options: CardOptions, **settings: Any) -> str:
+    """Return the text of the card that a repo of this base would have, without its list of files of code."""
+    return model_card(base, base.config | base.settings(settings), [], {}, options).text
 
 
 @pytest.fixture
@@ -109,11 +115,25 @@ def api(hub: LoopbackHub) -> HfApi:
     return HfApi(endpoint=hub.url, token=TOKEN)
 
 
+@pytest.fixture(scope="module")
+def staged_once(
+    onevision_folder: Path, card: CardOptions, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StagedRepo]:
+    folder = tmp_path_factory.mktemp("staged")
+    with LoopbackHub(folder / "hub") as hub, hub.online(folder / "home"):
+        hub.seed(BASE, onevision_folder)
+        base = hub_base(HfApi(endpoint=hub.url, token=TOKEN), BASE, None)
+        repo = stage(base, folder / "staged", {"retention_ratio": 0.4}, card)
+    before = files_of(repo.folder)
+    yield repo
+    assert files_of(repo.folder) == before
+
+
 @pytest.fixture
-def staged(hub: LoopbackHub, api: HfApi, onevision_folder: Path, card: CardOptions, tmp_path: Path) -> StagedRepo:
-    """Stage a model repo made from a base on the Hub, without sending it."""
-    hub.seed(BASE, onevision_folder)
-    return stage(hub_base(api, BASE, None), tmp_path / "staged", {"retention_ratio": 0.4}, card)
+def staged(hub: LoopbackHub, onevision_folder: Path, staged_once: StagedRepo) -> StagedRepo:
+    """Return a model repo that was made from a base on the Hub, and not sent. Tests must not change it."""
+    assert hub.seed(BASE, onevision_folder) == staged_once.base.revision  # as on the Hub where it was made
+    return staged_once
 
 
 def send(api: HfApi, staged: StagedRepo, repo: str = REPO, **flags: Any) -> Published:
@@ -139,7 +159,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 # -- staging ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_staged_repo_holds_the_code_byte_for_byte_and_the_base_unchanged(
+def test_a_staged_repo_holds_the_code_and_the_base(
     case: ModelCase, base_folder: Path, card: CardOptions, tmp_path: Path
 ) -> None:
     before = files_of(base_folder)
@@ -193,9 +213,7 @@ def test_a_staged_processor_returns_what_the_model_needs(where: str, card: CardO
     assert changed - {"README.md"} <= listed_files((staged / "README.md").read_text()).keys()
 
 
-def test_a_staged_processor_is_of_the_familys_class_whatever_the_bases_files_call_it(
-    card: CardOptions, onevision_folder: Path, tmp_path: Path
-) -> None:
+def test_a_staged_processor_is_of_the_familys_class(card: CardOptions, onevision_folder: Path, tmp_path: Path) -> None:
     base = Path(shutil.copytree(onevision_folder, tmp_path / "base"))
     rename_processor(base)
     stage(local_base(base), tmp_path / "staged", {}, card)
@@ -205,9 +223,7 @@ def test_a_staged_processor_is_of_the_familys_class_whatever_the_bases_files_cal
         stage(local_base(base), tmp_path / "other", {}, card)
 
 
-def test_sharded_weights_are_staged_with_their_index_and_other_files_are_left_out(
-    onevision_folder: Path, card: CardOptions, tmp_path: Path
-) -> None:
+def test_sharded_weights_are_staged_with_their_index(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
     folder = shutil.copytree(onevision_folder, tmp_path / "sharded")
     (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
     (folder / "model-00002-of-00002.safetensors").write_bytes(b"two")
@@ -225,9 +241,7 @@ def test_sharded_weights_are_staged_with_their_index_and_other_files_are_left_ou
     staged = stage(base, tmp_path / "staged", {}, card)
     assert {"LICENSE", "model.safetensors.index.json"} <= set(staged.files)
     assert not {*foreign, ".git/config"} & set(staged.files)
-    shutil.copyfile(
-        onevision_folder / "model.safetensors", folder / "model.safetensors"
-    )  # this file would be read first
+    shutil.copyfile(onevision_folder / "model.safetensors", folder / "model.safetensors")  # it would be read first
     assert [file.path for file in local_base(folder).weights] == ["model.safetensors"]
     assert "model.safetensors.index.json" in local_base(folder).left_out
     (folder / "model.safetensors").unlink()
@@ -237,44 +251,45 @@ def test_sharded_weights_are_staged_with_their_index_and_other_files_are_left_ou
 
 
 def test_a_toy_can_be_the_base_of_a_dry_run(hub: LoopbackHub, tmp_path: Path) -> None:
-    names = ("--base", "toy:qwen3_vl", "--repo", "org/toy", "--dry-run", "--no-verify", "--output", tmp_path / "repo")
-    code, out, error = vidcom2("publish", *names)
-    assert code == 0, out + error
+    rest = ("--repo", "org/toy", "--dry-run", "--no-verify", "--output", tmp_path / "repo")
+    assert "the toys are" in mistake("publish", "--base", "toy:qwen", *rest)
+    assert "has none" in mistake("publish", "--base", "toy", "--revision", "v1", *rest)
+    shown_by("publish", "--base", "toy:qwen3_vl", *rest)
     assert "vidcom2 publish --base toy:qwen3_vl --repo org/toy --no-verify" in (tmp_path / "repo/README.md").read_text()
     weights = (tmp_path / "repo/model.safetensors").read_bytes()
     assert weights == (TOYS["qwen3_vl"].folder / "model.safetensors").read_bytes()
-    other = ("--repo", "org/toy", "--dry-run", "--no-verify", "--output", tmp_path / "other")
-    assert "the toys are" in vidcom2("publish", "--base", "toy:qwen", *other)[2]
-    assert "has none" in vidcom2("publish", "--base", "toy", "--revision", "v1", *other)[2]
 
 
-def test_a_folder_that_is_no_base_is_refused(onevision_folder: Path, tmp_path: Path) -> None:
-    for i, (name, content, reason) in enumerate(
-        (
-            ("config.json", '{"model_type": "llava"}', "'llava'"),
-            ("config.json", "{}", "model_type"),
-            ("config.json", "{", "config.json is not valid"),
-            ("config.json", "[]", "holds a list"),
-            ("config.json", None, r"has no config\.json"),
-            ("adapter_config.json", "{}", "PEFT adapter"),
-            ("model.safetensors", None, "Only safetensors are published"),
-        )
-    ):
-        folder = Path(shutil.copytree(onevision_folder, tmp_path / str(i)))
-        (folder / name).unlink(missing_ok=True)
-        if content is not None:
-            (folder / name).write_text(content)
-        with pytest.raises(CheckpointError, match=reason):
-            local_base(folder)
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("config.json", '{"model_type": "llava"}', "'llava'"),
+        ("config.json", "{}", "model_type"),
+        ("config.json", "{", "config.json is not valid"),
+        ("config.json", "[]", "holds a list"),
+        ("config.json", None, r"has no config\.json"),
+        ("adapter_config.json", "{}", "PEFT adapter"),
+        ("model.safetensors", None, "Only safetensors are published"),
+    ],
+)
+def test_a_folder_that_is_no_base_is_refused(
+    name: str, content: str | None, reason: str, onevision_folder: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(onevision_folder, tmp_path / "base"))
+    (folder / name).unlink(missing_ok=True)
+    if content is not None:
+        (folder / name).write_text(content)
+    with pytest.raises(CheckpointError, match=reason):
+        local_base(folder)
 
 
 def test_staging_never_overwrites_files_and_leaves_nothing_half_done(
-    onevision_folder: Path, card: CardOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    onevision: Base, card: CardOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(OptionError, match=r"mine' exists already\. Name a new folder, or remove it"):
-        stage(local_base(onevision_folder), tmp_path / "mine", {}, card)
+        stage(onevision, tmp_path / "mine", {}, card)
     assert files_of(tmp_path / "mine") == {"thesis.txt": b"years of work"}
 
     def full_disk(*_: Any) -> None:
@@ -283,14 +298,14 @@ def test_staging_never_overwrites_files_and_leaves_nothing_half_done(
 
     monkeypatch.setattr(ModelCard, "save", full_disk)
     with pytest.raises(OptionError, match=r"cannot write .*: No space left"):
-        stage(local_base(onevision_folder), tmp_path / "staged", {}, card)
+        stage(onevision, tmp_path / "staged", {}, card)
     assert not list(tmp_path.glob("*staged*"))
 
 
 def test_a_staged_folder_loads_by_links_to_the_weights_or_says_how_to_fetch_them(
-    hub: LoopbackHub, staged: StagedRepo, onevision_folder: Path, card: CardOptions, tmp_path: Path
+    hub: LoopbackHub, staged: StagedRepo, onevision: Base, card: CardOptions, tmp_path: Path
 ) -> None:
-    local = stage(local_base(onevision_folder), tmp_path / "local", {"retention_ratio": 0.4}, card)
+    local = stage(onevision, tmp_path / "local", {"retention_ratio": 0.4}, card)
     assert complete(local).startswith("It loads as it is") and "model.safetensors" not in local.files
     assert (local.folder / "model.safetensors").is_symlink()
     assert MODELS[0].model_class.from_pretrained(local.folder).config.retention_ratio == 0.4
@@ -302,7 +317,7 @@ def test_a_staged_folder_loads_by_links_to_the_weights_or_says_how_to_fetch_them
 
 
 def test_a_repo_tells_users_code_from_ours_and_names_the_methods_that_it_holds(
-    onevision_folder: Path, card: CardOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    onevision: Base, card: CardOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = """from vidcom2 import VideoTokens, register_score_method
 
@@ -315,7 +330,7 @@ def undescribed(video: VideoTokens):
     monkeypatch.syspath_prepend(tmp_path)
     import_module("undescribed_scores")
     try:
-        stage(local_base(onevision_folder), tmp_path / "staged", {}, card, ["undescribed", "evs"])
+        stage(onevision, tmp_path / "staged", {}, card, ["undescribed", "evs"])
         options = PublishOptions(base="b", repo=REPO, settings={}, methods="undescribed,evs")
         command = options.command("b", imports=options.imports({}))
         assert command.startswith("vidcom2 --import undescribed_scores publish --base b")
@@ -335,7 +350,7 @@ def test_a_vision_method_that_the_familys_tower_cannot_run_is_not_published(card
     assert not (tmp_path / "staged").exists()
 
 
-def test_every_setting_is_published_and_shown_in_the_cards_command(
+def test_every_setting_is_published_and_in_the_card(
     case: ModelCase, base_folder: Path, api: HfApi, tmp_path: Path
 ) -> None:
     settings = {"retention_ratio": 0.4, "compression_rounding": "ceil", "compression_window": 3}
@@ -371,12 +386,12 @@ def test_bad_settings_are_refused(onevision_folder: Path, api: HfApi, tmp_path: 
 
 def test_the_bases_settings_are_kept_unless_replaced(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(onevision_folder, tmp_path / "tuned"))
-    edit_config(folder, retention_ratio=0.6, compression_rounding="round")
+    change_json(folder / "config.json", retention_ratio=0.6, compression_rounding="round")
     for i, (settings, expected) in enumerate((({}, 0.6), ({"retention_ratio": 0.1}, 0.1))):
         staged = stage(local_base(folder), tmp_path / f"staged{i}", settings, card)
         config = json.loads((staged.folder / "config.json").read_text())
         assert (config["retention_ratio"], config["compression_rounding"]) == (expected, "round")
-    edit_config(folder, retention_ratio=2)
+    change_json(folder / "config.json", retention_ratio=2)
     with pytest.raises(CheckpointError, match=r"the settings for 'tuned' cannot be used: .*`retention_ratio` is 2"):
         stage(local_base(folder), tmp_path / "wrong", {}, card)
 
@@ -418,8 +433,8 @@ def test_the_card_describes_the_repo(case: ModelCase, base_folder: Path, card: C
     assert in_order == list(code) and all(f"| `{name}` | {purpose(code[name])} |" in text for name in code)
 
 
-def test_the_card_says_how_vllm_serves_it(onevision_folder: Path, card: CardOptions) -> None:
-    base, served = local_base(onevision_folder), f"`vllm serve {REPO} --trust-remote-code"
+def test_the_card_says_how_vllm_serves_it(onevision: Base, card: CardOptions) -> None:
+    served = f"`vllm serve {REPO} --trust-remote-code"
     for settings, command in (
         ({}, f"{served}`"),
         (PAPER, f"""{served} --hf-overrides '{{"compression_rounding": "exact"}}'`"""),
@@ -427,15 +442,14 @@ def test_the_card_says_how_vllm_serves_it(onevision_folder: Path, card: CardOpti
         ({"compression_positions": "original"}, "vLLM's plugin of `vidcom2` cannot serve it with these settings"),
         ({"vision_method": "skip_repeated"}, "vLLM's plugin of `vidcom2` cannot serve it with these settings"),
     ):
-        text = model_card(base, base.config | base.settings(settings), [], {}, card).text
+        text = card_of(onevision, card, **settings)
         assert command in text and "do not run this code" in text
 
 
-def test_the_card_names_vllms_transformers_backend_where_it_serves_the_repo(
+def test_the_card_names_vllms_transformers_backend_where_it_serves(
     case: ModelCase, base_folder: Path, card: CardOptions
 ) -> None:
-    base = local_base(base_folder)
-    text, whole = (model_card(base, base.config | base.settings(each), [], {}, card).text for each in ({}, PAPER))
+    text, whole = (card_of(local_base(base_folder), card, **settings) for settings in ({}, PAPER))
     documented = re.findall(r"modeling_vidcom2_\w+\.\w+Model", (ROOT / "docs" / "serving.md").read_text())
     inner = case.model_class.inner_class
     named = f"{inner.__module__.rpartition('.')[2]}.{inner.__name__}"
@@ -443,27 +457,18 @@ def test_the_card_names_vllms_transformers_backend_where_it_serves_the_repo(
     assert (command in text) == (named in documented) and "--model-impl" not in whole
 
 
-def test_the_card_installs_the_packages_that_the_family_needs(
-    case: ModelCase, base_folder: Path, card: CardOptions
-) -> None:
-    base = local_base(base_folder)
-    text = model_card(base, base.config | base.settings({}), [], {}, card).text
+def test_the_card_installs_what_the_family_needs(case: ModelCase, base_folder: Path, card: CardOptions) -> None:
+    text = card_of(local_base(base_folder), card)
     assert " ".join(["torch torchvision av", *case.family.packages]) + "\n```" in text
 
 
-def test_only_cards_of_the_papers_method_and_families_show_its_figures(
-    onevision_folder: Path, card: CardOptions
-) -> None:
-    base = local_base(onevision_folder)
-
-    def text(base: Base = base, **settings: Any) -> str:
-        return model_card(base, base.config | base.settings(settings), [], {}, card).text
-
-    assert "99.6 %" in text()
-    other = text(compression_method="random")
+def test_only_cards_of_the_papers_method_and_families_show_its_figures(onevision: Base, card: CardOptions) -> None:
+    assert "99.6 %" in card_of(onevision, card)
+    other = card_of(onevision, card, compression_method="random")
     assert "99.6 %" not in other and "| figure |" not in other and "The method is `random`" in other
     assert "Stage 1" not in other
-    unpublished = text(dataclasses.replace(base, family=dataclasses.replace(base.family, published=None)))
+    family = dataclasses.replace(onevision.family, published=None)
+    unpublished = card_of(dataclasses.replace(onevision, family=family), card)
     assert "99.6 %" not in unpublished and "| figure |" not in unpublished
 
 
@@ -478,13 +483,10 @@ def result_file(folder: Path, rows: Any, **certificate: Any) -> Path:
     return folder / "prefill.json"
 
 
-def test_measured_tables_are_shown_with_their_provenance(
-    onevision_folder: Path, card: CardOptions, tmp_path: Path
-) -> None:
+def test_measured_tables_are_shown_with_their_provenance(onevision: Base, card: CardOptions, tmp_path: Path) -> None:
     rows = [{"frames": 32, "speedup": 3.14159, "shape": [2, 3], "detail": {"x": 1}}, {"frames": 64, "speedup": 4.0}]
     measured = [read_result(result_file(tmp_path, rows, **CERTIFICATE), [BASE])]
-    staged = stage(local_base(onevision_folder), tmp_path / "staged", {}, dataclasses.replace(card, results=measured))
-    text = (staged.folder / "README.md").read_text()
+    text = card_of(onevision, dataclasses.replace(card, results=measured))
     assert "| frames | speedup | shape |" in text and "| 32 | 3.142 | 2 × 3 |" in text
     assert "| 64 | 4 | – |\n\nBrackets hold it.\nn is it.\n\n`bench --all`" in text
     assert "`bench --all` on some GPU, 2026-01-02; torch 2.15" in text and "with uncommitted changes" in text
@@ -498,14 +500,11 @@ def test_a_measured_table_has_the_columns_of_all_its_rows(tmp_path: Path) -> Non
     assert table[2:] == ["| 32 | – | – |", "| 64 | 4 | – |", "| 128 | – | 3 |"]
 
 
-def test_the_notes_of_eval_show_their_words_as_code(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
-    file = result_file(tmp_path, [{"x": 1}], **CERTIFICATE)
+def test_the_notes_of_eval_show_their_words_as_code(onevision: Base, card: CardOptions, tmp_path: Path) -> None:
     notes = "\n".join([*NOTES.values(), BY_LETTER, "`<b>` `a|b`", "``"])
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"notes": notes}))
-    options = dataclasses.replace(card, results=[read_result(file, [BASE])])
-    staged = stage(local_base(onevision_folder), tmp_path / "staged", {}, options)
-    reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    shown = reader.render((staged.folder / "README.md").read_text())
+    file = result_file(tmp_path, [{"x": 1}], **CERTIFICATE)
+    change_json(file, notes=notes)
+    shown = READER.render(card_of(onevision, dataclasses.replace(card, results=[read_result(file, [BASE])])))
     for words in ("kept", "accuracy", "all tokens", "no option"):
         assert f"<code>{words}</code> " in shown
     beside_code = re.sub(r"<(code|pre).*?</\1>|<!--.*?-->", "", shown, flags=re.DOTALL)
@@ -513,31 +512,30 @@ def test_the_notes_of_eval_show_their_words_as_code(onevision_folder: Path, card
 
 
 @pytest.mark.usefixtures("methods_restored")
-def test_the_card_says_what_its_command_needs_and_where(onevision_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "measured.json").write_text(
-        json.dumps({"birth_certificate": CERTIFICATE | {"model": REPO}, "rows": [{"x": 1}]})
-    )
-    rest = ("--repo", REPO, "--dry-run", "--no-verify")
-    results = ("--results", tmp_path / "measured.json")
-    module = ("--import", Path(__file__).with_name("methods_of_users") / "inner_contrast.py")
-    folder = f"`{onevision_folder.name}`"
+def test_the_card_says_what_its_command_needs_and_where(onevision: Base, card: CardOptions, tmp_path: Path) -> None:
+    measured = result_file(tmp_path, [{"x": 1}], **CERTIFICATE | {"model": REPO})
+    module = Path(__file__).with_name("methods_of_users") / "inner_contrast.py"
     COMPRESSION_METHODS.pop("inner_contrast", None)  # another test may have registered another module's
-    for i, (typed, needed) in enumerate(
-        (
-            ((*module, "publish", "--base", "toy", *rest, "--methods", "inner_contrast", *results), USERS),
-            (("publish", "--base", "toy", *rest), ""),
-            (("publish", "--base", "toy", *rest, *results), "the result files"),
-            (("publish", "--base", onevision_folder, *rest), folder),
-            (("publish", "--base", onevision_folder, *rest, *results), f"{folder} and the result files"),
-        )
+    typed = ("--import", module, "publish", "--base", "toy", "--repo", REPO, "--dry-run", "--no-verify")
+    shown_by(*typed, "--methods", "inner_contrast", "--results", measured, "-o", tmp_path / "repo")
+    toy, with_results = local_base(TOY.folder), dataclasses.replace(card, results=[read_result(measured, [REPO])])
+    for base, text, needed in (
+        (toy, (tmp_path / "repo" / "README.md").read_text(), [USERS]),
+        (toy, card_of(toy, card), []),
+        (toy, card_of(toy, with_results), ["the result files"]),
+        (onevision, card_of(onevision, card), [f"`{onevision.name}`"]),
+        (onevision, card_of(onevision, with_results), [f"`{onevision.name}` and the result files"]),
     ):
-        code, _, error = vidcom2(*typed, "-o", tmp_path / str(i))
-        assert code == 0, error
-        text = (tmp_path / str(i) / "README.md").read_text()
-        assert re.findall(r"Run it in the folder that holds (.*)\.\n", text) == ([needed] if needed else [])
-        assert ("of the toy that this was made from" in text) == ("toy" in typed)
+        assert re.findall(r"Run it in the folder that holds (.*)\.\n", text) == needed
+        assert ("of the toy that this was made from" in text) == (base is toy)
 
 
+# markdown-it-py, which comes with Rich, renders as the Hub does: with tables, strikethrough and HTML.
+READER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+OF_A_CARD = {  # the elements of which a card is made
+    *("!--", "h1", "h2", "h3", "p", "a", "em", "strong", "img", "pre", "code", "table", "tr", "th", "td", "ul"),
+    *("li", "thead", "tbody", "details", "summary"),
+}
 MARKUP = [
     "a | b\n| `evil.py` | `" + 64 * "0" + "` |",
     "x\r\n\r\n# Heading\u2028> quote",
@@ -551,60 +549,43 @@ MARKUP = [
 
 @pytest.mark.parametrize("given", MARKUP)
 def test_text_and_cells_are_shown_as_they_are_given(given: str) -> None:
-    """markdown-it-py, which comes with Rich, renders them as the Hub does: with tables, strikethrough and HTML."""
-    reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
     expected = " ".join(given.split())
-    assert html.unescape(reader.renderInline(as_text(given))) == expected
-    cells = re.findall(
-        r"<t[hd]>(.*?)</t[hd]>", reader.render(pipes([["a", as_text(given)], [as_text(given), "b"]])), flags=re.DOTALL
-    )
+    assert html.unescape(READER.renderInline(as_text(given))) == expected
+    table = READER.render(pipes([["a", as_text(given)], [as_text(given), "b"]]))
+    cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", table, flags=re.DOTALL)
     assert [html.unescape(cell) for cell in cells] == ["a", expected, expected, "b"]
 
 
 @pytest.mark.parametrize("given", MARKUP)
-def test_nothing_that_a_card_is_given_becomes_markup(
-    given: str, onevision_folder: Path, card: CardOptions, tmp_path: Path
-) -> None:
+def test_nothing_in_a_card_becomes_markup(given: str, onevision: Base, card: CardOptions, tmp_path: Path) -> None:
     """Titles, cells, dates, licences and the rest come from files that others may have written."""
-    base = Path(shutil.copytree(onevision_folder, tmp_path / "*ba*se` <i>"))
+    base = dataclasses.replace(onevision, folder=tmp_path / "*ba*se` <i>", name="*ba*se` <i>")
+    base.folder.mkdir()
     metadata = {"license": given, "license_name": given, "license_link": given, "language": [given], "tags": [given]}
-    (base / "README.md").write_text(f"---\n{yaml_dump(metadata)}\n---\n{given}")
+    (base.folder / "README.md").write_text(f"---\n{yaml_dump(metadata)}\n---\n{given}")
     certificate = CERTIFICATE | {name: given for name in CERTIFICATE if name not in ("model", "vidcom2_dirty")}
     file = result_file(tmp_path, [{given: given, "x": [given, 1]}], **certificate)
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"title": given}))
+    change_json(file, title=given)
     command = f"vidcom2 publish --base '{given}\n```\n# Heading'"
     options = dataclasses.replace(card, command=command, results=[read_result(file, [BASE])])
-    staged = stage(local_base(base), tmp_path / "staged", {}, options)
-    plain = stage(local_base(onevision_folder), tmp_path / "plain", {}, dataclasses.replace(options, results=[]))
-    made = ModelCard.load(staged.folder / "README.md")
-    assert listed_files(made.text).keys() == listed_files((plain.folder / "README.md").read_text()).keys()
+    made = ModelCard(model_card(base, base.config | base.settings({}), [], {}, options).content)
+    assert listed_files(made.text) == listed_files(card_of(onevision, card)) != {}
     assert (made.data.license, made.data.language, made.data.tags) == (given, [given], TAGS)
-    reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    shown = reader.render(made.text)
+    shown = READER.render(made.text)
     assert "evil.example" not in re.sub(r"<code.*?</code>|>[^<]*<", "><", shown, flags=re.DOTALL)
-    known = {
-        *("!--", "h1", "h2", "h3", "p", "a", "em", "strong", "img", "pre", "code", "table", "tr", "th", "td", "ul"),
-        *("li",),
-    }
-    known |= {"thead", "tbody", "details", "summary"}
-    assert set(re.findall(r"<(!--|\w+)", shown)) <= known and shown.count("<img") == 1
+    assert set(re.findall(r"<(!--|\w+)", shown)) <= OF_A_CARD and shown.count("<img") == 1
     assert "<em>slanted" not in shown and shown.count("<h1>") == 1 and "<em>ba" not in shown
 
 
-def test_metadata_of_a_base_that_cannot_be_read_are_refused(
-    onevision_folder: Path, card: CardOptions, tmp_path: Path
-) -> None:
-    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
-    for i, metadata in enumerate(
-        ("license: [", "- a", "[" * 5000, "license: !!python/object/apply:os.getcwd []", "\xff")
-    ):
-        base = Path(shutil.copytree(onevision_folder, tmp_path / str(i)))
-        (base / "README.md").write_bytes(f"---\n{metadata}\n---\n".encode("latin-1"))
+def test_metadata_of_a_base_that_cannot_be_read_are_refused(onevision: Base, card: CardOptions, tmp_path: Path) -> None:
+    base, file = dataclasses.replace(onevision, folder=tmp_path), tmp_path / "README.md"
+    for metadata in ("license: [", "- a", "[" * 5000, "license: !!python/object/apply:os.getcwd []", "\xff"):
+        file.write_bytes(f"---\n{metadata}\n---\n".encode("latin-1"))
         with pytest.raises(CheckpointError, match=r"the metadata of the base's README\.md are not valid"):
-            stage(local_base(base), tmp_path / "staged", {}, card)
-    (base / "README.md").write_text(f"---\n{bomb}license: *a59\nlicense_name: 3\nlanguage: {{en: 1}}\n---\n")
-    stage(local_base(base), tmp_path / "staged", {}, card)
-    assert "which is not known here: see the base" in (tmp_path / "staged" / "README.md").read_text()
+            card_of(base, card)
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+    file.write_text(f"---\n{bomb}license: *a59\nlicense_name: 3\nlanguage: {{en: 1}}\n---\n")
+    assert "which is not known here: see the base" in card_of(base, card)
 
 
 def test_figures_without_provenance_are_refused(tmp_path: Path) -> None:
@@ -623,32 +604,27 @@ def test_a_toys_own_results_go_onto_its_card_whatever_the_toy_is_called(tmp_path
     write_clip(tmp_path / "clip.mp4", SECONDS)
     (tmp_path / "questions.jsonl").write_text('{"video": "clip.mp4", "question": "What?", "answer": "5"}\n')
     few = ("--methods", "random", "--ratios", 0.5, "--num-frames", 2, "--max-new-tokens", 1, "--device", "cpu")
-    code, _, error = vidcom2("eval", "--data", tmp_path / "questions.jsonl", *few, "-o", tmp_path / "measured")
-    assert code == 0, error
+    shown_by("eval", "--data", tmp_path / "questions.jsonl", *few, "-o", tmp_path / "measured")
     renamed = shutil.copytree(TOY.folder, tmp_path / "another-name")
     rest = ("--repo", REPO, "--dry-run", "--no-verify", "--results", tmp_path / "measured" / "results.json")
-    for i, base in enumerate(("toy", "toy:llava_onevision", renamed)):
-        code, _, error = vidcom2("publish", "--base", base, *rest, "-o", tmp_path / str(i))
-        assert code == 0, error
+    for i, base in enumerate(("toy:llava_onevision", renamed)):
+        shown_by("publish", "--base", base, *rest, "-o", tmp_path / str(i))
         text = (tmp_path / str(i) / "README.md").read_text()
         assert "### a toy LLaVA-OneVision on questions.jsonl" in text and "| random | 0.5 |" in text
-    code, _, error = vidcom2("publish", "--base", "toy:qwen3_vl", *rest, "-o", tmp_path / "x")
-    assert code == 2 and "was measured on another model than the base" in error
+    error = mistake("publish", "--base", "toy:qwen3_vl", *rest, "-o", tmp_path / "x")
+    assert "was measured on another model than the base" in error
 
 
-def test_results_of_another_commit_of_the_base_are_refused(
-    hub: LoopbackHub, onevision_folder: Path, tmp_path: Path
-) -> None:
+def test_results_of_another_commit_are_refused(hub: LoopbackHub, onevision_folder: Path, tmp_path: Path) -> None:
     hub.seed(BASE, onevision_folder)
     before = hub.head(BASE)
     hub.commit(BASE, {"README.md": b"# Later"}, "later")
     measured = result_file(tmp_path, [{"x": 1}], **CERTIFICATE, model_commit=before)
     rest = ("--base", BASE, "--repo", REPO, "--dry-run", "--no-verify", "--results", measured)
-    code, _, error = vidcom2("publish", *rest, "-o", tmp_path / "refused")
-    assert code == 2 and f"at commit {before}, but the card is about commit {hub.head(BASE)}" in error
+    error = mistake("publish", *rest, "-o", tmp_path / "refused")
+    assert f"at commit {before}, but the card is about commit {hub.head(BASE)}" in error
     assert f"Pass `--revision {before}`" in error
-    code, _, error = vidcom2("publish", *rest, "--revision", before, "-o", tmp_path / "taken")
-    assert code == 0, error
+    shown_by("publish", *rest, "--revision", before, "-o", tmp_path / "taken")
 
 
 # -- the commit -------------------------------------------------------------------------------------------------------
@@ -673,7 +649,7 @@ def test_publishing_makes_one_commit_and_copies_weights_on_the_server_from_the_p
     assert staged.base.revision == pinned != hub.head(BASE) and pinned in expected["README.md"].decode()
 
 
-def test_publishing_again_sends_changed_files_and_removes_stale_ones(
+def test_publishing_again_sends_what_changed(
     hub: LoopbackHub, api: HfApi, staged: StagedRepo, card: CardOptions, tmp_path: Path
 ) -> None:
     send(api, staged)
@@ -696,7 +672,7 @@ def test_publishing_again_sends_changed_files_and_removes_stale_ones(
 
 
 @pytest.mark.parametrize("files", [["model.safetensors"], ["adapter_config.json", "chat_template.json"]])
-def test_files_that_others_have_changed_since_are_not_replaced_without_force(
+def test_files_that_others_changed_stay_unless_forced(
     files: list[str], hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     send(api, staged)
@@ -743,13 +719,7 @@ def test_weights_that_the_server_cannot_copy_are_uploaded(
     ids=["a ValueError", "the words of a refused copy"],
 )
 def test_an_error_other_than_a_refused_copy_is_raised_and_no_weights_are_fetched(
-    status: int,
-    body: dict[str, str],
-    error: type[Exception],
-    words: str,
-    hub: LoopbackHub,
-    api: HfApi,
-    staged: StagedRepo,
+    status: int, body: dict, error: type[Exception], words: str, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     hub.fail("POST", "/preupload/", status=status, body=body, times=9)
     with pytest.raises(error, match=words):
@@ -769,9 +739,7 @@ def test_a_pull_request_leaves_main_alone(hub: LoopbackHub, api: HfApi, staged: 
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_a_repo_of_others_is_refused_and_left_unchanged_unless_forced(
-    hub: LoopbackHub, api: HfApi, staged: StagedRepo
-) -> None:
+def test_a_repo_of_others_is_refused_and_stays_unless_forced(hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:
     hub.create(REPO)
     hub.commit(REPO, {"theirs.txt": b"theirs", "config.json": b"{}"}, "theirs")
     api.create_tag(REPO, tag="v1")
@@ -820,7 +788,7 @@ def test_an_unknown_and_an_unauthorised_token_are_refused(hub: LoopbackHub, stag
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_of_the_hub_is_reported_with_a_remedy_and_leaves_the_repo_unchanged(
+def test_a_refusal_of_the_hub_has_a_remedy_and_leaves_the_repo(
     hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     hub.create(REPO)
@@ -842,7 +810,7 @@ def test_a_refusal_of_the_hub_is_reported_with_a_remedy_and_leaves_the_repo_unch
 
 @pytest.mark.parametrize("route", ["/repos/create", "/commit/", "lfs-files/duplicate", "/tag/", "/paths-info/"])
 @pytest.mark.parametrize("fault", [{"status": 503}, {"drop": True, "after_bytes": 20}, {"answer_lost": True}])
-def test_a_second_run_finishes_what_a_failed_request_left_and_does_nothing_twice(
+def test_a_second_run_finishes_a_failed_one(
     route: str, fault: dict, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     hub.fail("POST", route, **fault)
@@ -864,9 +832,7 @@ def test_a_pull_request_is_not_repeated_after_a_lost_answer(hub: LoopbackHub, ap
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_repo_that_changes_meanwhile_is_not_overwritten(
-    exists: bool, hub: LoopbackHub, api: HfApi, staged: StagedRepo
-) -> None:
+def test_a_repo_that_changes_meanwhile_stays(exists: bool, hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:
     if exists:
         hub.create(REPO)
 

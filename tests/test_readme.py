@@ -103,7 +103,7 @@ def test_the_python_snippets_run(checkpoints: dict[str, Path], tmp_path: Path, c
             assert " rows of logits, and [" in capsys.readouterr().out
 
 
-def test_the_first_snippet_answers_of_the_toy_what_stands_below_it(
+def test_the_first_snippet_answers_as_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -186,7 +186,7 @@ def test_notebooks_install_only_where_the_package_is_missing(tmp_path: Path, mon
 
 
 @pytest.mark.usefixtures("methods_restored")
-def test_the_skill_is_short_and_all_of_it_runs_with_the_toy(
+def test_the_skill_runs_with_the_toy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)

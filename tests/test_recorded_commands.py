@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import change_json
 from make_clips import write_clip
-from test_cli import SECONDS, vidcom2
+from test_cli import SECONDS, shown_by
 
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 
@@ -76,14 +77,13 @@ READ: dict[str, Callable[[Path], tuple[str, Any]]] = {"eval": of_eval, "bench": 
 
 @pytest.mark.usefixtures("methods_restored")
 @pytest.mark.parametrize("name", TYPED)
-def test_a_recorded_command_gives_the_same_in_the_folder_that_holds_its_files(
+def test_a_recorded_command_gives_the_same(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
     shutil.copytree(folder, home / "tiny-model")
-    config = json.loads((folder / "config.json").read_text()) | {"compression_method": METHOD}
     shutil.copytree(folder, home / "own-model")
-    (home / "own-model" / "config.json").write_text(json.dumps(config))
+    change_json(home / "own-model" / "config.json", compression_method=METHOD)
     write_clip(home / "clip.mp4", SECONDS)
     (home / "my questions.jsonl").write_text('{"video": "clip.mp4", "question": "What?", "answer": "5"}\n' * 2)
     (home / f"{MODULE}.py").write_text(SOURCE)
@@ -95,8 +95,7 @@ def test_a_recorded_command_gives_the_same_in_the_folder_that_holds_its_files(
     command, read = TYPED[name][0], READ[TYPED[name][0]]
     more = ("--dry-run",) if command == "publish" else ()
     typed = [home / word if (home / str(word)).exists() else word for word in TYPED[name]]
-    code, _, error = vidcom2("--import", home / f"{MODULE}.py", *typed, *more, "-o", tmp_path / "first")
-    assert code == 0, error
+    shown_by("--import", home / f"{MODULE}.py", *typed, *more, "-o", tmp_path / "first")
     recorded, first = read(tmp_path / "first")
     assert str(tmp_path) not in recorded
 
@@ -105,14 +104,13 @@ def test_a_recorded_command_gives_the_same_in_the_folder_that_holds_its_files(
     monkeypatch.chdir(home)
     program, *words = shlex.split(recorded)
     assert program == "vidcom2"
-    code, _, error = vidcom2(*words, *more, "-o", tmp_path / "second")
-    assert code == 0, error
+    shown_by(*words, *more, "-o", tmp_path / "second")
     assert read(tmp_path / "second") == (recorded, first)
 
 
-@pytest.mark.parametrize("name", ["eval", "bench"])
+@pytest.mark.parametrize(("name", "revision"), [("eval", ()), ("bench", ("--revision", "main"))])
 def test_a_recorded_command_names_the_commit_of_a_hub_repo_and_gives_the_same_after_the_repo_moved(
-    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, revision: tuple[str, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached = tmp_path / "hub" / "models--org--tiny"
     (cached / "refs").mkdir(parents=True)
@@ -120,8 +118,7 @@ def test_a_recorded_command_names_the_commit_of_a_hub_repo_and_gives_the_same_af
 
     def move_to(commit: str, **settings: Any) -> None:
         shutil.copytree(folder, cached / "snapshots" / commit)
-        config = json.loads((folder / "config.json").read_text()) | settings
-        (cached / "snapshots" / commit / "config.json").write_text(json.dumps(config))
+        change_json(cached / "snapshots" / commit / "config.json", **settings)
         (cached / "refs" / "main").write_text(commit)
 
     write_clip(tmp_path / "clip.mp4", SECONDS)
@@ -132,17 +129,13 @@ def test_a_recorded_command_names_the_commit_of_a_hub_repo_and_gives_the_same_af
         "bench": ("bench", "clip.mp4", "--method", "random", "--retention-ratio", 0.5, "--repeats", 1, *FEW),
     }[name]
     move_to("1" * 40, compression_scoring="released")
-    for revision in ((), ("--revision", "main")):
-        output = tmp_path / f"first {len(revision)}"
-        code, _, error = vidcom2(*typed, "--model", "org/tiny", *revision, "-o", output)
-        assert code == 0, error
-        recorded, first = READ[name](output)
-        words = shlex.split(recorded)
-        assert words.count("--revision") == 1 and words[words.index("--revision") + 1] == "1" * 40
-        assert words[words.index("--model") + 1] == "org/tiny"
+    shown_by(*typed, "--model", "org/tiny", *revision, "-o", tmp_path / "first")
+    recorded, first = READ[name](tmp_path / "first")
+    words = shlex.split(recorded)
+    assert words.count("--revision") == 1 and words[words.index("--revision") + 1] == "1" * 40
+    assert words[words.index("--model") + 1] == "org/tiny"
     move_to("2" * 40)
-    code, _, error = vidcom2(*words[1:], "-o", tmp_path / "second")
-    assert code == 0, error
+    shown_by(*words[1:], "-o", tmp_path / "second")
     assert READ[name](tmp_path / "second") == (recorded, first)
 
 

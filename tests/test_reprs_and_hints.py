@@ -41,9 +41,7 @@ def test_what_was_watched_kept_or_remembered_shows_itself_in_one_line(toy: tuple
     assert repr(figure) == "vidcom2 at 0.25: 101 of 401 video tokens stay (25.2%), 16 frames"
 
 
-def test_ask_answers_from_a_file_that_was_watched_as_the_watched_video_does(
-    toy: tuple[Any, Any], watched: Path
-) -> None:
+def test_ask_answers_from_a_watched_file_as_the_watched_video_does(toy: tuple[Any, Any], watched: Path) -> None:
     model, processor = toy
     question = TOY.clips[0].question
     answer = vidcom2.ask(str(watched), question, model, processor=processor)

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, change_json
 from rich.console import Console
-from test_cli import vidcom2
+from test_cli import shown_by, told_by
 
 import vidcom2 as vidcom2_package
 from vidcom2 import VideoTokens, register_score_method
@@ -25,10 +25,8 @@ from vidcom2.modeling.methods.compression import VideoCompression
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import Video, read_video
 
-SECONDS = {
-    0.25: [9.0, 1.0, 1.2, 8.0, 1.1, 1.3],
-    1.0: [9.0, 4.2, 4.1, 4.4, 4.0, 0.1],
-}  # seconds of each call, including the first
+# Seconds of each call, including the first
+SECONDS = {0.25: [9.0, 1.0, 1.2, 8.0, 1.1, 1.3], 1.0: [9.0, 4.2, 4.1, 4.4, 4.0, 0.1]}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +84,7 @@ def test_the_table_says_of_u_t_what_the_method_says_and_nothing_else(
     assert {name: each and f"{each} " for name, each in recorded.items()} == {n: said[n] or None for n in recorded}
 
 
-def test_both_sides_take_turns_after_a_warm_up_call_and_a_slow_call_changes_nothing(
+def test_both_sides_take_turns_after_a_warm_up_and_medians_count(
     checkpoint: Checkpoint, video: Video, scripted: list
 ) -> None:
     measured = compare_answers(checkpoint, video, "What?", 7, repeats=5)
@@ -122,9 +120,8 @@ def test_without_a_baseline_the_full_prompt_never_runs(checkpoint: Checkpoint, v
 
 def test_the_command_line_shows_what_did_not_run() -> None:
     arguments = ["run", "--num-frames", 4, "--max-new-tokens", 1, "--repeats", 1, "--no-baseline"]
-    code, shown, _ = vidcom2(*arguments)
-    assert code == 0 and shown.count("not run") == 2 and "Answer at 1.0" not in shown and "medians" not in shown
-    result = json.loads(vidcom2(*arguments, "--json")[1])
+    shown, result = shown_by(*arguments), told_by(*arguments)
+    assert shown.count("not run") == 2 and "Answer at 1.0" not in shown and "medians" not in shown
     assert result["uncompressed"] is None and result["full_prompt_tokens"] > result["compressed"]["prompt_tokens"]
 
 
@@ -142,13 +139,12 @@ def test_the_reported_positions_are_those_that_the_language_model_sees(family: F
 
 def test_a_prompt_longer_than_the_model_supports_is_reported_for_each_side(family: Family, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(family.folder, tmp_path / "model"))
-    content = json.loads((folder / "config.json").read_text())
+    text_config = json.loads((folder / "config.json").read_text())["text_config"]
     arguments = ["run", "--model", folder, "--num-frames", 8, "--max-new-tokens", 1, "--repeats", 1]
 
     def run_with(limit: int) -> dict[str, Any]:
-        content["text_config"]["max_position_embeddings"] = limit
-        (folder / "config.json").write_text(json.dumps(content))
-        result = json.loads(vidcom2(*arguments, "--json")[1])
+        change_json(folder / "config.json", text_config=text_config | {"max_position_embeddings": limit})
+        result = told_by(*arguments)
         assert result["max_position_embeddings"] == limit
         return result
 
@@ -161,7 +157,7 @@ def test_a_prompt_longer_than_the_model_supports_is_reported_for_each_side(famil
         expected.append("vidcom2 at 0.25")
     assert run_with(longest - 1)["beyond_max_position_embeddings"] == expected
     assert run_with(20)["beyond_max_position_embeddings"] == ["all tokens", "vidcom2 at 0.25"]
-    shown = " ".join(vidcom2(*arguments)[1].split())
+    shown = " ".join(shown_by(*arguments).split())
     for name, side in (("vidcom2 at 0.25", found["compressed"]), ("all tokens", full)):
         assert f"Too long: {name} has {side['prompt_tokens']:,} prompt tokens" in shown
 
@@ -169,45 +165,21 @@ def test_a_prompt_longer_than_the_model_supports_is_reported_for_each_side(famil
 def test_frames_that_could_not_be_decoded_are_counted(video: Video, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = Video(**{name: value for name, value in vars(video).items() if name != "lost"}, lost=3)
     monkeypatch.setattr("vidcom2.video.reading.read_video", lambda *_, **__: damaged)
-    arguments = ["run", "--max-new-tokens", 1, "--repeats", 1]
-    assert "Damaged: 3 frames of the video could not be decoded" in " ".join(vidcom2(*arguments)[1].split())
-    assert json.loads(vidcom2(*arguments, "--json")[1])["lost_frames"] == 3
+    arguments = ["run", "--max-new-tokens", 1, "--repeats", 1, "--no-baseline"]
+    assert "Damaged: 3 frames of the video could not be decoded" in " ".join(shown_by(*arguments).split())
+    assert told_by(*arguments)["lost_frames"] == 3
 
 
 def measured(new_tokens: int) -> Measured:
-    return Measured(
-        prompt_tokens=10,
-        video_tokens=8,
-        prefill_seconds=1.0,
-        total_seconds=2.0,
-        prefill_seconds_each=[1.0],
-        total_seconds_each=[2.0],
-        new_tokens=new_tokens,
-        answer="",
-        num_positions=12,
-    )
+    times = {"prefill_seconds": 1.0, "total_seconds": 2.0, "prefill_seconds_each": [1.0], "total_seconds_each": [2.0]}
+    return Measured(prompt_tokens=10, video_tokens=8, **times, new_tokens=new_tokens, answer="", num_positions=12)
 
 
 def test_no_speedup_is_stated_for_answers_of_different_lengths(capsys: pytest.CaptureFixture) -> None:
     for full, ratios in ((3, 1), (64, 2)):
-        result = Comparison(
-            "m",
-            "?",
-            0.25,
-            {"compression_method": "evs"},
-            0,
-            40,
-            32,
-            [0.0],
-            [2],
-            [0.5],
-            8,
-            0.25,
-            None,
-            measured(64),
-            measured(full),
-        )
-        print_comparison(result)
+        counts = (0, 40, 32, [0.0], [2], [0.5], 8, 0.25, None)
+        settings = {"compression_method": "evs"}
+        print_comparison(Comparison("m", "?", 0.25, settings, *counts, measured(64), measured(full)))
         table = capsys.readouterr().out
         assert table.count("1.00×") == ratios and "new tokens" in table
 

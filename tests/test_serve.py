@@ -22,14 +22,17 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, change_json
 from ffmpeg_libraries import ffmpeg_environment, write_clip
 from models import CASES_THAT_LOAD, RETENTION_RATIO, ModelCase
 from transformers.utils.import_utils import is_serve_available
 
 from vidcom2.loading.processors import of_whole_prompts, shorten
 
-pytestmark = pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`")
+pytestmark = [
+    pytest.mark.slow,  # a server starts in a quarter of a minute
+    pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`"),
+]
 pytest.importorskip("torchcodec", reason="`transformers serve` decodes videos with torchcodec")
 
 FILE_FRAMES, FPS, NUM_FRAMES, NEW_TOKENS = 16, 8, 8, 12
@@ -117,9 +120,8 @@ def published_folder(case: ModelCase, folder: Path) -> Family:
     return Family(case, folder, stock, processor)
 
 
-SERVED = ("llava_onevision",)  # served in every run; one family, as a server starts in a quarter of a minute
 EACH_SERVED = [
-    pytest.param(case, id=case.name, marks=() if case.name in SERVED else pytest.mark.slow)
+    pytest.param(case, id=case.name)
     for case in CASES_THAT_LOAD
     # GLM's processors sample frames by a rate that checkpoints bring, and the tiny ones do not. The tiny InternVL gives
     # one answer to all, if it may say letters alone.
@@ -314,20 +316,18 @@ def test_a_streamed_answer_has_the_same_text(server: Server, published: Family, 
     assert [prefill["length"] for prefill in server.prefills()] == [expected.short_length]
 
 
-def test_the_ratio_of_processor_and_model_decides_how_much_is_kept(
+def test_the_ratio_decides_how_much_is_kept(
     server: Server, published: Family, clip: Clip, expected: Expected, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(published.folder, tmp_path / "uncompressing")
     for name in ("config.json", "processor_config.json"):
-        content = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps(content | {"retention_ratio": 1.0}))
+        change_json(folder / name, retention_ratio=1.0)
     server.prefills()
     response = server.answer(Family(published.case, folder, published.stock, published.processor), clip.path)
     assert response["choices"][0]["message"]["content"] == expected.uncompressed_answer
     assert [prefill["length"] for prefill in server.prefills()] == [expected.full_length]
 
 
-@pytest.mark.slow
 def test_a_video_without_sound_is_answered(server: Server, published: Family, tmp_path: Path) -> None:
     """The stock classes fail here, since the server takes them for models that hear."""
     write_clip(tmp_path / "silent.mp4", FILE_FRAMES, FPS, audio=False)

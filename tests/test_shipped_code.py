@@ -1,6 +1,7 @@
 """A Hub repo holds the code that these tests import, all that it needs and no more, and it is harmless to load."""
 
 import ast
+import functools
 import hashlib
 import json
 import re
@@ -62,11 +63,9 @@ def test_a_repo_holds_exactly_the_code_that_transformers_finds(case: ModelCase, 
     assert reached == set(code)
 
 
-@pytest.mark.parametrize("model_type", [name for name, family in FAMILIES.items() if family.runs_here])
-def test_a_repo_holds_the_methods_that_its_config_names_and_no_other(model_type: str) -> None:
+def test_a_repo_holds_the_methods_that_its_config_names_and_no_other(case: ModelCase) -> None:
     def methods(*chosen: str | list[str]) -> set[str]:
-        code = code_of(FAMILIES[model_type].model_class, *chosen)
-        return {name for name in code if re.match("method_|vision_", name)}
+        return {name for name in code_of(case.model_class, *chosen) if re.match("method_|vision_", name)}
 
     assert methods() == {"method_vidcom2.py"}
     assert methods("evs") == {"method_vidcom2.py", "method_evs.py"}
@@ -75,11 +74,12 @@ def test_a_repo_holds_the_methods_that_its_config_names_and_no_other(model_type:
 
 
 @pytest.mark.skipif(not all(each.runs_here for each in FAMILIES.values()), reason="this Transformers lacks a family")
-def test_every_shipped_file_belongs_to_some_repo_and_has_a_name_of_its_own() -> None:
+def test_every_shipped_file_belongs_to_some_repo_and_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Hub repo is one flat folder."""
+    monkeypatch.setattr("vidcom2.repo_shape.ast.parse", functools.cache(ast.parse))  # families share most files
+    shipped = {name for case in MODELS for name in code_of(case.model_class)}
     compression = [name for name, method in COMPRESSION_METHODS.items() if method.own]
-    shipped = {name for case in MODELS for name in code_of(case.model_class, "vidcom2", "full", compression)}
-    shipped |= code_of(MODELS[0].model_class, "vidcom2", "skip_repeated").keys()
+    shipped |= code_of(MODELS[0].model_class, "vidcom2", "skip_repeated", compression).keys()
     shipped |= {"users_methods.py", "users_vision_methods.py"}  # are shipped with methods of users
     names = [path.name for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.stem != "__init__"]
     names += WRITTEN
@@ -223,28 +223,26 @@ def assert_refused(saved: object, folder: Path, name: str) -> None:
     assert files_of(folder) == before
 
 
-@pytest.mark.parametrize("name", ["compression.py", "configuration_vidcom2_{}.py"])
-def test_saving_never_overwrites_a_file_that_this_project_did_not_write(
-    name: str, family: Family, tmp_path: Path
-) -> None:
-    name = name.format(family.case.name)
-    (tmp_path / name).write_text("mine = 1\n")
-    assert_refused(family.case.config_class(), tmp_path, name)
-    assert_refused(family.model, tmp_path, name)
+def test_saving_never_overwrites_a_file_that_this_project_did_not_write(family: Family, tmp_path: Path) -> None:
+    for name in ("compression.py", f"configuration_vidcom2_{family.case.name}.py"):
+        (tmp_path / name).write_text("mine = 1\n")
+        for saved in (family.case.config_class(), family.model):
+            assert_refused(saved, tmp_path, name)
+        (tmp_path / name).unlink()
 
 
-@pytest.mark.parametrize("spoilt", ["[]", "{", '{"vidcom2_code_sha256": 1}'])
-def test_a_saved_file_that_the_user_changed_is_not_overwritten(spoilt: str, case: ModelCase, tmp_path: Path) -> None:
+def test_a_saved_file_that_the_user_changed_is_not_overwritten(case: ModelCase, tmp_path: Path) -> None:
     config = case.config_class()
     config.save_pretrained(tmp_path)
     path = tmp_path / "compression.py"
     path.write_text(path.read_text() + "# I changed this\n")
     assert_refused(config, tmp_path, "compression.py")
-    (tmp_path / "config.json").write_text(spoilt)  # then only a file's content tells whether this project wrote it
-    assert_refused(config, tmp_path, "compression.py")
+    for spoilt in ("[]", "{", '{"vidcom2_code_sha256": 1}'):
+        (tmp_path / "config.json").write_text(spoilt)  # then only a file's content tells whether this project wrote it
+        assert_refused(config, tmp_path, "compression.py")
 
 
-def test_saving_again_replaces_this_and_older_versions_and_does_not_write_through_links(
+def test_saving_again_replaces_files_of_ours_but_no_links(
     case: ModelCase, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "older.py"
@@ -333,9 +331,7 @@ def test_a_processor_saved_alone_carries_its_code(tmp_path: Path) -> None:
 
 
 @only(lambda family: family.native)
-def test_the_packages_class_restores_the_code_of_a_checkpoint_saved_by_the_stock_class(
-    family: Family, tmp_path: Path
-) -> None:
+def test_our_class_restores_the_code_of_a_checkpoint_saved_by_the_stock_class(family: Family, tmp_path: Path) -> None:
     ours, stock, again = (tmp_path / name for name in ("ours", "stock", "again"))
     family.load(retention_ratio=0.5).save_pretrained(ours)
     family.case.stock_from(ours).save_pretrained(stock)

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only, use_method
+from conftest import Family, build_family, only, use_method
+from models import MODELS
 from safetensors.torch import save_file
-from test_cli import vidcom2
+from test_cli import mistake, shown_by
 from transformers import PreTrainedModel
 
 from vidcom2 import VidCom2Qwen2VLConfig, VidCom2Qwen2VLForConditionalGeneration
@@ -32,19 +34,29 @@ KEPT = """
 def kept(model, inputs):
     return model.model(**inputs, only_features="kept", return_dict=True).pooler_output[0].tolist()
 """
-# Code for a process that cannot import `vidcom2`.
+# Code for a process that cannot import `vidcom2`. It loads models, and asks a config for methods that are not there.
 ALONE = """
 import json, sys
 sys.modules["vidcom2"] = None
+from pathlib import Path
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForImageTextToText
 KEPT
-folder, inputs, again = sys.argv[1:]
-AutoConfig.from_pretrained(folder, trust_remote_code=True)
-model = AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True).eval()
-tokens = model.generate(**load_file(inputs), max_new_tokens=4, do_sample=False)
-model.save_pretrained(again)
-print(json.dumps([tokens.tolist(), kept(model, load_file(inputs))]))
+answers, errors = [], []
+for folder in map(Path, sys.argv[2:]):
+    AutoConfig.from_pretrained(folder / "repo", trust_remote_code=True)
+    model = AutoModelForImageTextToText.from_pretrained(folder / "repo", trust_remote_code=True).eval()
+    inputs = load_file(folder / "inputs.safetensors")
+    tokens = model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    model.save_pretrained(folder / "again")
+    answers.append([tokens.tolist(), kept(model, inputs)])
+config = AutoConfig.from_pretrained(sys.argv[1], trust_remote_code=True)
+for settings in ({"compression_method": "evs"}, {"vision_method": "skip_repeated"}, {"compression_method": "vidcom"}):
+    try:
+        config.compression_settings(**settings)
+    except ValueError as error:
+        errors.append(str(error))
+print(json.dumps([answers, errors]))
 """
 
 
@@ -70,7 +82,7 @@ def kept(model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> list:
     return namespace["kept"](model, inputs)
 
 
-# Each case starts a process, which takes long, so each method runs in one family.
+# Each method runs in one family.
 SAVED: dict[str, tuple[str, dict]] = {
     "users methods of both kinds": (
         "qwen2_5_vl",
@@ -89,71 +101,59 @@ SAVED: dict[str, tuple[str, dict]] = {
 }
 
 
-@only(lambda family, name: SAVED[name][0] == family.name)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (" " not in name)) for name in SAVED])
-def test_a_saved_model_loads_with_its_methods_where_vidcom2_is_not_installed(
-    family: Family, name: str, tmp_path: Path
-) -> None:
-    _, settings = SAVED[name]
+def of_users(settings: dict[str, Any]) -> set[str]:
     methods = {settings["compression_method"], settings.get("vision_method", "full")}
-    of_users = {method for method in methods if (METHODS_FOLDER / f"{method}.py").is_file()}
-    for method in of_users:
-        use_method(method)
-    folder, again, file = tmp_path / "repo", tmp_path / "again", tmp_path / "inputs.safetensors"
-    model = family.load(**settings, retention_ratio=0.5)
-    model.save_pretrained(folder)
-    family.processor.save_pretrained(folder)  # must not touch the code saved with the model
-    inputs = {name: value for name, value in family.one_video().items() if isinstance(value, torch.Tensor)}
-    save_file(inputs, file)
-    arguments = [sys.executable, "-c", ALONE.replace("KEPT", KEPT), str(folder), str(file), str(again)]
+    return {method for method in methods if (METHODS_FOLDER / f"{method}.py").is_file()}
+
+
+@pytest.mark.parametrize(
+    "names", [list(SAVED)[:2], pytest.param(list(SAVED)[2:], marks=pytest.mark.slow)], ids=["both kinds", "the others"]
+)
+def test_saved_models_load_with_their_methods_and_refuse_others_without_the_package(
+    names: list[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One process serves for all, since it takes long to start."""
+    expected, plain = {}, tmp_path / "plain"
+    VidCom2Qwen2VLConfig().save_pretrained(plain)
+    for name in names:
+        model_name, settings = SAVED[name]
+        for method in of_users(settings):
+            use_method(method)
+        family = build_family(next(case for case in MODELS if case.name == model_name), tmp_path_factory)
+        model, folder = family.load(**settings, retention_ratio=0.5), tmp_path / name
+        model.save_pretrained(folder / "repo")
+        family.processor.save_pretrained(folder / "repo")  # must not touch the code saved with the model
+        inputs = {name: value for name, value in family.one_video().items() if isinstance(value, torch.Tensor)}
+        save_file(inputs, folder / "inputs.safetensors")
+        tokens = model.generate(**inputs, max_new_tokens=4, do_sample=False)
+        expected[folder] = [tokens.tolist(), kept(model, inputs)]
+        assert kept(model, inputs) != kept(family.load(retention_ratio=0.5), inputs)
+
+    arguments = [sys.executable, "-c", ALONE.replace("KEPT", KEPT), str(plain), *map(str, expected)]
     ran = subprocess.run(arguments, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    expected = model.generate(**inputs, max_new_tokens=4, do_sample=False)
-    assert json.loads(ran.stdout.splitlines()[-1]) == [expected.tolist(), kept(model, inputs)]
-    assert kept(model, inputs) != kept(family.load(retention_ratio=0.5), inputs)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    answers, (absent, skipped, misspelt) = json.loads(ran.stdout.splitlines()[-1])
+    assert answers == list(expected.values())
+    for name in names:
+        code = {path.name: path.read_bytes() for path in (tmp_path / name / "repo").glob("*.py")}
+        saved_again = {path.name: path.read_bytes() for path in (tmp_path / name / "again").glob("*.py")}
+        of_model = {name: content for name, content in code.items() if not name.startswith("processing_")}
+        assert saved_again == of_model  # the processor saves its own
+        for method in of_users(SAVED[name][1]):
+            saved, original = code[f"{method}.py"].decode(), (METHODS_FOLDER / f"{method}.py").read_text("utf-8")
+            assert "vidcom2 import" not in saved and saved.count("def ") == original.count("def ")
 
-    code = {path.name: path.read_bytes() for path in folder.glob("*.py")}
-    saved_again = {path.name: path.read_bytes() for path in again.glob("*.py")}
-    of_model = {name: content for name, content in code.items() if not name.startswith("processing_")}
-    assert saved_again == of_model  # the processor saves its own
-    for method in of_users:
-        saved, original = code[f"{method}.py"].decode(), (METHODS_FOLDER / f"{method}.py").read_text(encoding="utf-8")
-        assert "vidcom2 import" not in saved and saved.count("def ") == original.count("def ")
-
-
-WITHOUT_EVS = """
-import json, sys
-sys.modules["vidcom2"] = None
-from transformers import AutoConfig
-config = AutoConfig.from_pretrained(sys.argv[1], trust_remote_code=True)
-errors = []
-for settings in ({"compression_method": "evs"}, {"vision_method": "skip_repeated"}, {"compression_method": "vidcom"}):
-    try:
-        config.compression_settings(**settings)
-    except ValueError as error:
-        errors.append(str(error))
-print(json.dumps(errors))
-"""
-
-
-def test_a_method_that_a_repo_does_not_hold_is_refused_with_the_remedies(tmp_path: Path) -> None:
-    VidCom2Qwen2VLConfig().save_pretrained(tmp_path)
-    ran = subprocess.run([sys.executable, "-c", WITHOUT_EVS, str(tmp_path)], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    absent, skipped, misspelt = json.loads(ran.stdout.splitlines()[-1])
     assert absent.startswith("`compression_method` is 'evs', but must be one of 'vidcom2' (")
     assert "`vidcom2.load`" in absent and "`--methods`" in absent
     assert skipped.startswith("`vision_method` is 'skip_repeated', but must be one of 'full' (")
     assert misspelt.startswith("`compression_method` is 'vidcom', but must be one of 'vidcom2' (")
-    config = VidCom2Qwen2VLConfig.from_pretrained(tmp_path, compression_method="evs")  # the package has all methods
+    config = VidCom2Qwen2VLConfig.from_pretrained(plain, compression_method="evs")  # the package has all methods
     assert config.compression_method == "evs"
 
 
-def test_a_model_that_returns_to_a_method_of_this_project_is_saved_with_that_method(
-    family: Family, tmp_path: Path
-) -> None:
+def test_a_model_that_returns_to_a_method_of_ours_is_saved_with_that_method(tmp_path: Path) -> None:
     use_method("whole_frames")
-    config = family.case.config_class(compression_method="whole_frames")
+    config = VidCom2Qwen2VLConfig(compression_method="whole_frames")
     config.save_pretrained(tmp_path)
     assert "from .whole_frames import __name__" in (tmp_path / "registered_methods.py").read_text()
     config.compression_method = "random"
@@ -167,6 +167,7 @@ def test_a_model_that_returns_to_a_method_of_this_project_is_saved_with_that_met
     assert (tmp_path / "method_random.py").read_text() == "# mine now"
 
 
+@only(lambda family: family.name == "qwen2_vl")
 def test_the_packages_classes_require_the_methods_module_to_be_imported(family: Family, tmp_path: Path) -> None:
     use_method("whole_frames")
     family.load(compression_method="whole_frames").save_pretrained(tmp_path)
@@ -175,44 +176,35 @@ def test_the_packages_classes_require_the_methods_module_to_be_imported(family: 
         family.case.model_class.from_pretrained(tmp_path)
 
 
-REFUSED = {
-    "a name of ours": (
-        ("compression", HEAD + FUNCTION),
-        "its file is called compression.py, like one of this",
-    ),
-    "a whole package": (("mine_1", "import vidcom2\n" + HEAD + FUNCTION), "has `import vidcom2` in line 1"),
-    "what is not shipped": (("mine_2", "from vidcom2 import ask\n" + HEAD + FUNCTION), "imports 'ask' from 'vidcom2'"),
-    "a tool's module": (
-        ("mine_3", "from vidcom2.tiny.tokens import tiny_tokenizer\n" + HEAD + FUNCTION),
-        "imports 'tiny_tokenizer' from 'vidcom2.tiny.tokens'",
-    ),
-    "a file beside it": (("mine_4", HEAD + "from beside_it import x\n" + FUNCTION), "imports 'beside_it' in line 2"),
-    "more on the line": (("mine_8", "import math; " + HEAD + FUNCTION), "has more than an import in line 1"),
-    "a sentence like an import": (
-        ("mine_10", '"""\nfrom .other import thing\n"""\n' + HEAD + FUNCTION),
-        "imports from files beside it, or seems to, by 'from .other'",
-    ),
-    "a name that is not written": (
-        ("mine_12", HEAD + FUNCTION.replace('"mine"', '"mi" + "ne"')),
-        r"does not register it with `register_compression_method\('mine'\)` or `register_score_method\('mine'\)`",
-    ),
-    "no Python": (("mine_13", HEAD + FUNCTION), "invalid syntax"),
-    "a notebook": (("mine_5", HEAD + f"exec({FUNCTION!r}, dict(globals(), __name__='__main__'))\n"), "in a notebook"),
-}
+NOT_WRITTEN = r"does not register it with `register_compression_method\('mine'\)` or `register_score_method\('mine'\)`"
+REFUSED = [
+    (("compression", HEAD + FUNCTION), "its file is called compression.py, like one of this"),
+    (("mine_1", "import vidcom2\n" + HEAD + FUNCTION), "has `import vidcom2` in line 1"),
+    (("mine_2", "from vidcom2 import ask\n" + HEAD + FUNCTION), "imports 'ask' from 'vidcom2'"),
+    (("mine_3", "from vidcom2.toys import TOY\n" + HEAD + FUNCTION), "imports 'TOY' from 'vidcom2.toys'"),
+    (("mine_4", HEAD + "from beside_it import x\n" + FUNCTION), "imports 'beside_it' in line 2"),
+    (("mine_8", "import math; " + HEAD + FUNCTION), "has more than an import in line 1"),
+    (("mine_10", '"""\nfrom .other import thing\n"""\n' + HEAD + FUNCTION), "or seems to, by 'from .other'"),
+    (("mine_12", HEAD + FUNCTION.replace('"mine"', '"mi" + "ne"')), NOT_WRITTEN),
+    (("mine_13", HEAD + FUNCTION), "invalid syntax"),
+    (("mine_5", HEAD + f"exec({FUNCTION!r}, dict(globals(), __name__='__main__'))\n"), "in a notebook"),
+]
 
 
 @only(lambda family: family.name == "llava_onevision")
-@pytest.mark.parametrize(("module", "message"), REFUSED.values(), ids=REFUSED.keys(), indirect=["module"])
-def test_a_method_that_cannot_be_shipped_is_refused_and_nothing_is_written(
+@pytest.mark.parametrize(("module", "message"), REFUSED, ids=[name for (name, _), _ in REFUSED], indirect=["module"])
+def test_a_method_that_cannot_be_shipped_is_refused(
     module: ModuleType, message: str, family: Family, tmp_path: Path
 ) -> None:
-    model = family.load(compression_method="mine")
+    """Nothing is written then, with a model as with its config."""
+    is_model = module.__name__ == "mine_1"  # which takes long to load
+    settings = {"compression_method": "mine"}
+    saved = family.load(**settings) if is_model else family.case.config_class(**settings)
     if message == "invalid syntax":  # the file was broken after its import
         Path(module.__file__).write_text("def mine(:\n")
-    with pytest.raises(
-        UnshippableMethodError, match=rf"'mine'` cannot be saved with the model: .*{message}.*Set another"
-    ):
-        model.save_pretrained(tmp_path / "folder")
+    told = rf"'mine'` cannot be saved with the model: .*{message}.*Set another"
+    with pytest.raises(UnshippableMethodError, match=told):
+        saved.save_pretrained(tmp_path / "folder")
     assert not (tmp_path / "folder").exists() or not list((tmp_path / "folder").iterdir())
 
 
@@ -273,17 +265,18 @@ def test_a_method_need_not_have_a_name_in_its_module(module: ModuleType) -> None
     assert sources_of_methods({"compression_method": ["other"]}).keys() == sources.keys()
 
 
+@only(lambda family: family.name == "llava_video")  # whose processor is of a class of ours
 def test_the_processor_may_be_saved_before_or_after_the_model(family: Family, tmp_path: Path) -> None:
+    """It saves no method, which would replace the model's."""
     use_method("whole_frames")
-    model = family.load(compression_method="whole_frames")
-    for number, order in enumerate([(model, family.processor), (family.processor, model), (family.processor,)]):
-        folder = tmp_path / str(number)
-        for part in order:
-            part.save_pretrained(folder)
-        methods = folder / "registered_methods.py"
-        assert methods.exists() == (model in order)  # a processor saves no method that would replace the model's
-        if model in order:
-            assert "whole_frames" in methods.read_text()
+    model, methods = family.load(compression_method="whole_frames"), "registered_methods.py"
+    model.save_pretrained(tmp_path / "model")
+    family.processor.save_pretrained(tmp_path / "processor")
+    assert not (tmp_path / "processor" / methods).exists()
+    family.processor.save_pretrained(tmp_path / "model")
+    model.save_pretrained(tmp_path / "processor")
+    for folder in ("model", "processor"):
+        assert "whole_frames" in (tmp_path / folder / methods).read_text()
 
 
 # -- the command line -------------------------------------------------------------------------------------------------
@@ -292,18 +285,12 @@ def test_the_processor_may_be_saved_before_or_after_the_model(family: Family, tm
 def test_the_command_line_imports_methods_by_file_and_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(METHODS_FOLDER)
     for imported, method in (("best_of_video.py", "best_of_video"), ("merged_in_time", "merged_in_time")):
-        picture = tmp_path / f"{method}.png"
-        code, out, error = vidcom2(
-            *("--import", imported, "explain", "--compression-method", method, "--num-frames", 4, "-o", picture)
-        )
-        assert code == 0, error
-        assert f"{method} at 0.25: " in out and picture.stat().st_size > 10_000
+        typed = ("explain", "--compression-method", method, "--num-frames", 4, "-o", tmp_path / f"{method}.html")
+        assert f"{method} at 0.25: " in shown_by("--import", imported, *typed)
         sys.modules.pop(method)
 
 
-def test_a_module_that_cannot_be_imported_is_reported_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_cannot_be_imported_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "random.py").write_text("")
@@ -313,5 +300,5 @@ def test_a_module_that_cannot_be_imported_is_reported_in_one_line(
         ("broken.py", "ZeroDivisionError"),
         ("random.py", "another module has that name"),
     ):
-        code, _, error = vidcom2("--import", imported, "run")
-        assert code == 2 and "--import" in error and reason in error
+        error = mistake("--import", imported, "run")
+        assert "--import" in error and reason in error

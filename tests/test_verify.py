@@ -8,10 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import change_json
 from huggingface_hub import snapshot_download
 from loopback_hub import LoopbackHub
 from models import MODELS
-from test_cli import vidcom2
+from test_cli import shown_by, vidcom2
 from transformers.quantizers import HfQuantizer
 
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
@@ -42,11 +43,6 @@ def repo(staged: StagedRepo, tmp_path: Path) -> Path:
     return Path(shutil.copytree(staged.folder, tmp_path / "repo"))
 
 
-def edit_config(repo: Path, **fields: object) -> None:
-    config = json.loads((repo / "config.json").read_text())
-    (repo / "config.json").write_text(json.dumps(config | fields, indent=2))
-
-
 def edit_code(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert text.count(old) == 1
@@ -54,7 +50,7 @@ def edit_code(path: Path, old: str, new: str) -> None:
 
 
 def with_stock_name_and_few_tokens(repo: Path) -> None:
-    edit_config(repo, architectures=["LlavaOnevisionForConditionalGeneration"])
+    change_json(repo / "config.json", architectures=["LlavaOnevisionForConditionalGeneration"])
     given = "settings = self.config.compression_settings(**overrides"
     edit_code(repo / "video_features.py", given, f'{given} | {{"retention_ratio": 0.01}}')
 
@@ -63,7 +59,7 @@ def with_wrong_auto_map_other_ratio_and_weights(repo: Path) -> None:
     auto_map = json.loads((repo / "config.json").read_text())["auto_map"]
     auto_map["AutoModel"] = "modeling_vidcom2_llava_onevision.Nothing"
     del auto_map["AutoModelForMultimodalLM"]
-    edit_config(repo, auto_map=auto_map, retention_ratio=0.5)
+    change_json(repo / "config.json", auto_map=auto_map, retention_ratio=0.5)
     weights = bytearray((repo / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (repo / "model.safetensors").write_bytes(weights)
@@ -128,13 +124,11 @@ def test_verify_misses_the_code_of_a_processor(repo: Path) -> None:
         check_files(Repo(str(repo), "cpu"))
 
 
-# Verifying loads the repo in a process for each of its ways, half a minute of CPU in all.
-BROKEN = [*(pytest.param(each, marks=pytest.mark.slow) for each in list(BREAKAGES)[:-1]), list(BREAKAGES)[-1]]
-
-
-@pytest.mark.parametrize("breakage", BROKEN)
-def test_verify_fails_on_a_broken_repo(breakage: str, repo: Path) -> None:
-    spoil, expected, reason = BREAKAGES[breakage]
+@pytest.mark.slow  # Verifying loads the repo in a process for each of its ways, half a minute of CPU in all.
+@pytest.mark.parametrize(("spoil", "expected", "reason"), BREAKAGES.values(), ids=BREAKAGES)
+def test_verify_fails_on_a_broken_repo(
+    spoil: Callable[[Path], None], expected: set[str], reason: str, repo: Path
+) -> None:
     spoil(repo)
     code, out, error = vidcom2("verify", str(repo))
     assert code == 1, error
@@ -152,8 +146,8 @@ def test_a_repo_passes_where_only_the_model_can_say_how_many_tokens_stay(name: s
     for part in case.build(**case.build_arguments):
         part.save_pretrained(tmp_path / "base")
     names = ("--base", tmp_path / "base", "--repo", "org/name", "--dry-run", "--output", tmp_path / "repo")
-    code, out, error = vidcom2("publish", *names, "--compression-rounding", "ceil")
-    assert code == 0 and "failed" not in out and out.count("passed") >= 11, out + error
+    out = shown_by("publish", *names, "--compression-rounding", "ceil")
+    assert "failed" not in out and out.count("passed") >= 11, out
 
 
 @pytest.mark.slow
@@ -162,14 +156,9 @@ def test_a_users_method_is_published_with_the_repo_and_verified(staged: StagedRe
     COMPRESSION_METHODS.pop("whole_frames", None)  # another test may have registered another module's
     method = ("--import", Path(__file__).with_name("methods_of_users") / "whole_frames.py")
     names = ("--base", staged.base.folder, "--repo", "org/name", "--dry-run", "--output", tmp_path / "repo")
-    settings = (
-        "--compression-method",
-        "whole_frames",
-        "--retention-ratio",
-        0.31,
-    )  # keeps 2 of 8 frames, 18 of 72 tokens
-    code, out, error = vidcom2(*method, "publish", *names, *settings)
-    assert code == 0 and out.count("passed") == 13, out + error
+    settings = ("--compression-method", "whole_frames", "--retention-ratio", 0.31)  # keeps 2 of 8 frames
+    out = shown_by(*method, "publish", *names, *settings)
+    assert out.count("passed") == 13, out
     assert "\nvidcom2 --import whole_frames publish --base" in (tmp_path / "repo" / "README.md").read_text()
     assert (tmp_path / "repo" / "whole_frames.py").is_file()
 
@@ -184,7 +173,7 @@ def test_a_folder_that_is_no_vidcom2_repo_is_refused_with_the_reason(tmp_path: P
             verify(str(tmp_path))
 
 
-def test_a_repo_without_a_config_is_refused_wherever_verify_runs(
+def test_a_repo_without_a_config_is_refused_everywhere(
     repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (empty := tmp_path / "empty").mkdir()
@@ -238,14 +227,10 @@ class Quantizer(HfQuantizer):
         return self.serializable
 
 
-def test_quantized_weights_are_verified_as_far_as_transformers_can_handle_them(
-    repo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quantized_weights_are_verified_as_far_as_transformers_can(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it can read them, it need not be able to dequantize or to write them."""
     model_class = MODELS[0].model_class
-    monkeypatch.setattr(
-        verification_worker.Repo, "load", lambda self, *_, folder=None: model_class.from_pretrained(folder)
-    )
+    monkeypatch.setattr(Repo, "load", lambda self, *_, folder=None: model_class.from_pretrained(folder))
 
     def as_of_torchao(*_: object) -> None:
         raise NotImplementedError
@@ -253,7 +238,7 @@ def test_quantized_weights_are_verified_as_far_as_transformers_can_handle_them(
     monkeypatch.setattr("transformers.modeling_utils.revert_weight_conversion", as_of_torchao)
 
     def check(quantizer: Quantizer | None) -> str:
-        under_test = verification_worker.Repo(str(repo), "cpu")
+        under_test = Repo(str(repo), "cpu")
         under_test.model = model_class.from_pretrained(repo)
         under_test.model.hf_quantizer = quantizer
         return verification_worker.check_save(under_test)

@@ -132,7 +132,7 @@ def test_videos_are_read_ahead_but_only_a_few(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, of_a_video: int
 ) -> None:
     def generate(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
-        time.sleep(0.1)
+        time.sleep(0.05)
         return torch.cat([input_ids, input_ids[:, :1]], dim=1)
 
     monkeypatch.setattr(checkpoint.model, "generate", generate)
@@ -141,7 +141,7 @@ def test_videos_are_read_ahead_but_only_a_few(
 
     def requests() -> Iterator[dict[str, Any]]:
         nonlocal pulled, most_pulled
-        for i in range(24 * of_a_video):
+        for i in range(12 * of_a_video):
             pulled += 1
             most_pulled = max(most_pulled, pulled - answered)
             yield {"video": f"{i // of_a_video} 2", "prompt": "What?"}
@@ -156,7 +156,7 @@ def test_videos_are_read_ahead_but_only_a_few(
     given = {"processor": checkpoint.processor, "read": reading}
     for _ in answer_many(requests(), checkpoint.model, batch_size=2, workers=3, **given):
         answered += 1
-    assert answered == 24 * of_a_video and most_alive <= 3 + 1  # frames are freed when they are preprocessed
+    assert answered == 12 * of_a_video and most_alive <= 3 + 1  # frames are freed when they are preprocessed
     # The requests of 5 videos in the background, 4 batches of 2 waiting and the rest of the last one's video, one that
     # the grouping looks at, and a batch under way.
     assert 5 < most_pulled <= 5 * of_a_video + 8 + (of_a_video - 1) + 1 + 2

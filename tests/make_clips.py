@@ -10,9 +10,7 @@ import av
 import numpy as np
 
 HEIGHT, WIDTH = 64, 96
-INTERRUPTION = (
-    Path(__file__).parent / "data" / "interruption.mp4"
-)  # eight quiet seconds, and another scene at 5.0 to 5.5 s
+INTERRUPTION = Path(__file__).parent / "data" / "interruption.mp4"  # 8 quiet seconds, another scene at 5.0 to 5.5 s
 IDENTITY = (1, 0, 0, 0, 1, 0, 0, 0, 1)
 
 
@@ -30,6 +28,10 @@ def number_of(frame: np.ndarray) -> int:
     inner = frame[height // 8 : -height // 8].astype(float)
     left, right = inner[:, width // 16 : width // 2 - width // 16], inner[:, width // 2 + width // 16 : -width // 16]
     return int(left.mean()) // 16 * 16 + int(right.mean()) // 16
+
+
+def numbers(frames: np.ndarray) -> list[int]:
+    return list(map(number_of, frames))
 
 
 def write_clip(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import vllm
 from engines import CASES_BY_NAME, ROWS, Case, save_repo, save_stock_repo
 from mixed_requests import BAD, mixed_requests, read_mood
 from typer.testing import CliRunner
@@ -84,12 +85,16 @@ def test_what_a_request_raises_is_its_own_error_and_a_dead_engine_ends_the_run(
     arguments = command(tmp_path / "repo", tmp_path / "a.jsonl", tmp_path / "requests.jsonl", *of_vllm)
     answer = VllmEngine._answer
     monkeypatch.setattr(VllmEngine, "_answer", answered)
+    engines, start = [], vllm.LLM
+    monkeypatch.setattr(vllm, "LLM", lambda **given: engines.append(start(**given)) or engines[0])
     code, shown, error = vidcom2(*arguments)
     found = rows(tmp_path / "a.jsonl")
     assert code == 1 and "Answered: 2 of 4 requests" in shown and "1 of the errors are bugs" in error
     assert found["r1"]["error"] == "vLLM gave up this request (finish_reason 'error')."
     assert found["r2"]["error"].startswith(f"{BUG}: KeyError: 'x'")
-    monkeypatch.setattr("vllm.LLM.enqueue", dead)
+    monkeypatch.setattr(vllm, "LLM", lambda **given: engines[0])  # which is shut down already
+    monkeypatch.setattr(engines[0].llm_engine.engine_core, "shutdown", lambda: None)
+    monkeypatch.setattr(start, "enqueue", dead)
     code, _, error = vidcom2(*arguments)
     assert code == 1 and "EngineDeadError" in error and len(rows(tmp_path / "a.jsonl")) == 2
 

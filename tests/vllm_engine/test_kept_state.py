@@ -8,7 +8,6 @@ import torch
 import vllm
 from engines import CASES_BY_NAME, KEPT, Served, count_encoded, engine
 
-
 BUT_GEMMA = pytest.mark.only.with_args(lambda served: served != "gemma4")
 
 

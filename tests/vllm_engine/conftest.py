@@ -6,13 +6,30 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM needs an environment of its own, which `.ci/vllm` makes")
 from engines import CASES, KEPT, ON_THE_HUB, Case, Served, engine
 from models import save_as_on_the_hub
+from transformers import dynamic_module_utils
 from vllm.model_executor.models import registry
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process run all tests of an engine, of two that `.ci/vllm` starts."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if {"served", "server", "answers"} & {*getattr(item, "fixturenames", ())}:
+            case = parameters.get("repo", parameters.get("served"))
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {getattr(case, 'name', case)}"))
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _classes_are_looked_at_in_this_process() -> Iterator[None]:
-    """Otherwise vLLM starts a process for each class that is new to it, and imports itself there."""
+def _this_process_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Copy the code of repos for this process alone, and let vLLM look at models' classes in it.
+
+    Otherwise vLLM starts a process for each class that is new to it, and imports itself there.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        modules = str(tmp_path_factory.mktemp("modules"))
+        patch.setenv("HF_MODULES_CACHE", modules)
+        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", modules)
         patch.setattr(registry, "_run_in_subprocess", lambda look: look())
         yield
 

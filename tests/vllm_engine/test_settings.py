@@ -38,14 +38,14 @@ def changed(served: Served, **settings: Any) -> Any:
     return served.case.row.model_class.from_pretrained(served.folder, **settings).eval()
 
 
-def test_overrides_change_the_repos_settings(llava: Served) -> None:
-    """The tests of answers serve the method of the repo, which requests may replace."""
-    settings = {"compression_method": "vcast", "retention_ratio": 0.34, "compression_scoring": "released"}
-    llm, model = engine(llava.folder, LLAVA, hf_overrides=settings), changed(llava, **settings)
-    check_answer(llava, llm, model, kept=round(0.34 * LLAVA.scored_tokens))
+def test_overrides_change_the_settings_of_a_repo_of_another_method(tmp_path: Path) -> None:
+    settings = {"retention_ratio": 0.34, "compression_scoring": "released"}
+    served = Served.saved(tmp_path, LLAVA, compression_method="vcast")
+    llm, model = engine(tmp_path, LLAVA, hf_overrides=settings), changed(served, **settings)
+    check_answer(served, llm, model, kept=round(0.34 * LLAVA.scored_tokens))
 
 
-def test_a_repo_of_another_method_and_other_newlines_is_served(tmp_path: Path) -> None:
+def test_a_repo_of_another_method_and_with_other_newlines_is_served(tmp_path: Path) -> None:
     case = CASES_BY_NAME["llava_video"]
     settings = {"compression_method": "dycoke", "compression_newlines": "trailing", "spatial_pool_mode": "average"}
     served = Served.saved(tmp_path, case, retention_ratio=0.34, **settings)

@@ -44,12 +44,16 @@ def write_clip(
     picture: Callable[[int], np.ndarray] = numbered,
     display_matrix: Sequence[int] = IDENTITY,
     options: dict[str, str] | None = None,
+    aspect: Fraction | None = None,
 ) -> Path:
-    """Write a clip whose i-th frame is shown at `seconds[i]`, or at i / rate with `tick=None`."""
+    """Write a clip whose i-th frame is shown at `seconds[i]`, or at i / rate with `tick=None`. Each pixel is `aspect`
+    times as wide as it is high."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=rate, options={"g": "12", **(options or {})})
         stream.height, stream.width = picture(0).shape[:2]
         stream.pix_fmt = pixels
+        if aspect is not None:
+            stream.codec_context.sample_aspect_ratio = aspect
         if tick is not None:
             stream.codec_context.time_base = tick
         for i, second in enumerate(seconds):

@@ -28,6 +28,8 @@ def video() -> vidcom2.Video:
 
 def test_a_count_is_what_the_answer_tells(family: Family, video: vidcom2.Video) -> None:
     for settings in ({"retention_ratio": 0.4}, {"max_video_tokens": 30}, {"retention_ratio": 1.0}):
+        if settings == {"retention_ratio": 1.0} and not family.case.representative:
+            continue  # where nothing is dropped, there is nothing to count
         counted = vidcom2.count_tokens(video, family.folder, question=QUESTION, **settings)
         given = {"processor": family.processor, "max_new_tokens": 1, **settings}
         answer = vidcom2.ask(video, QUESTION, family.model, **given)

@@ -287,19 +287,6 @@ def test_answers_equal_those_of_each_question_alone_and_the_tower_runs_once_per_
     assert len(texts) > 3 or not family.case.representative  # otherwise a model with only one answer would pass
 
 
-def test_the_setting_of_positions_reaches_generate(folder: Path, tmp_path: Path) -> None:
-    checkpoint = load_checkpoint(str(folder), device="cpu")
-    has_gaps = []
-    checkpoint.model.get_decoder().register_forward_pre_hook(
-        lambda module, args, kwargs: has_gaps.append(bool((kwargs["position_ids"].diff() > 1).any())), with_kwargs=True
-    )
-    for positions in ("consecutive", "original"):
-        has_gaps.clear()
-        candidates = candidates_of(f"vidcom2:compression_positions={positions}", "0.5")
-        evaluate(checkpoint, asked("0 4"), candidates, tmp_path / positions, max_new_tokens=2, read=read)
-        assert any(has_gaps) == (positions == "original")
-
-
 def test_a_candidate_may_be_a_function(checkpoint: Checkpoint, tmp_path: Path) -> None:
     seen = []
 

@@ -23,7 +23,7 @@ from make_clips import numbered, write_clip
 from models import save_tiny
 from PIL import Image
 from test_cli import vidcom2
-from test_evaluation import frames_of, write_lines
+from test_evaluation import frames_of, read_lines, write_lines
 
 from vidcom2 import AnsweredRequest, Video, answer_many, ask
 from vidcom2.asking.prompting import prepare_inputs
@@ -39,7 +39,6 @@ from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import VideoError, read_video
 
 TOKENS = ("prompt_tokens", "video_tokens", "full_prompt_tokens", "full_video_tokens", "new_tokens")
-FULL = torch.OutOfMemoryError("CUDA out of memory. Tried.\nMore.")
 
 
 def read(source: str, num_frames: int) -> Video:
@@ -61,6 +60,10 @@ def answers(checkpoint: Checkpoint, requests: Any, **arguments: Any) -> dict[str
     found = list(answer_many(requests, checkpoint.model, **given))
     assert len({each.request.id for each in found}) == len(found)
     return {each.request.id: each for each in found}
+
+
+def full() -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried.\nMore.")
 
 
 def texts(checkpoint: Checkpoint, requests: Any, **arguments: Any) -> dict[str, str | None]:
@@ -138,12 +141,12 @@ def test_videos_are_read_ahead_but_only_a_few(
         return torch.cat([input_ids, input_ids[:, :1]], dim=1)
 
     monkeypatch.setattr(checkpoint.model, "generate", generate)
-    pulled, alive = 0, weakref.WeakSet()
+    pulled, alive, total = 0, weakref.WeakSet(), 12 + 12 * of_a_video
     most_pulled = most_alive = answered = 0
 
     def requests() -> Iterator[dict[str, Any]]:
         nonlocal pulled, most_pulled
-        for i in range(12 * of_a_video):
+        for i in range(total):
             pulled += 1
             most_pulled = max(most_pulled, pulled - answered)
             yield {"video": f"{i // of_a_video} 2", "prompt": "What?"}
@@ -158,7 +161,7 @@ def test_videos_are_read_ahead_but_only_a_few(
     given = {"processor": checkpoint.processor, "read": reading}
     for _ in answer_many(requests(), checkpoint.model, batch_size=2, workers=3, **given):
         answered += 1
-    assert answered == 12 * of_a_video and most_alive <= 3 + 1  # frames are freed when they are preprocessed
+    assert answered == total and most_alive <= 3 + 1  # frames are freed when they are preprocessed
     # The requests of 5 videos in the background, 4 batches of 2 waiting and the rest of the last one's video, one that
     # the grouping looks at, and a batch under way.
     assert 5 < most_pulled <= 5 * of_a_video + 8 + (of_a_video - 1) + 1 + 2
@@ -227,7 +230,7 @@ def test_requests_that_do_not_fit_beside_others_wait_until_these_are_answered(
 
     def compressing(*given: Any) -> Any:
         if sum(each() is not None for each in held) >= 3:
-            raise FULL
+            raise full()
         features = compress(*given)
         held.append(weakref.ref(features))
         return features
@@ -252,7 +255,7 @@ def test_what_has_no_room_beside_others_is_asked_again_when_these_are_answered(
 
     def generating(*args: Any, **kwargs: Any) -> Any:
         if sum(each() is not None for each in held) > 2:
-            raise FULL
+            raise full()
         return generate(*args, **kwargs)
 
     class Copied(many_in_transformers.BatchFeature):
@@ -260,7 +263,7 @@ def test_what_has_no_room_beside_others_is_asked_again_when_these_are_answered(
             if "pixel_values_videos" in self and len(copied) < 3:
                 copied.append(1)
                 if len(copied) == 3:
-                    raise FULL
+                    raise full()
             return super().to(*args, **kwargs)
 
     monkeypatch.setattr(many_in_transformers, "keep_tokens", compressing)
@@ -299,7 +302,7 @@ def test_a_batch_has_prompts_of_similar_length_and_is_halved_if_it_does_not_fit(
         sizes.append(len(kwargs["input_ids"]))
         assert kwargs["attention_mask"].all()  # prompts of one length share a batch
         if sizes[-1] > 2:
-            raise FULL
+            raise full()
         return generate(*args, **kwargs)
 
     monkeypatch.setattr(checkpoint.model, "generate", small)
@@ -313,7 +316,7 @@ def test_a_request_that_does_not_fit_gets_an_error(checkpoint: Checkpoint, monke
 
     def small(*args: Any, **kwargs: Any) -> Any:
         if kwargs["input_ids"].shape[1] == longest:
-            raise FULL
+            raise full()
         return generate(*args, **kwargs)
 
     def small_tower(pixel_values_videos: Any, **kwargs: Any) -> Any:
@@ -624,10 +627,6 @@ def command(folder: Path, output: Path, *more: Any) -> list[Any]:
     return ["run", "--model", folder, *small, "-o", output, *more]
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 @pytest.fixture(scope="module")
 def data(clips: Path) -> Path:
     lines = [{"video": f"{i % 4}.mp4", "prompt": "What" + " now" * i + "?", "mine": i} for i in range(8)]
@@ -648,9 +647,9 @@ def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_the_file_has_a_row_for_each_request(output: Path, data: Path, folder: Path) -> None:
-    lines, rows = rows_of(data), {row["id"]: row for row in rows_of(output)}
+    lines, rows = read_lines(data), {row["id"]: row for row in read_lines(output)}
     names = [line.get("id", str(number)) for number, line in enumerate(lines, start=1)]
-    assert sorted(rows) == sorted(names) and len(rows_of(output)) == 10
+    assert sorted(rows) == sorted(names) and len(read_lines(output)) == 10
     model = load_checkpoint(str(folder), device="cpu", retention_ratio=0.5)
     for name, line in zip(names, lines):
         assert rows[name]["given"] == line
@@ -666,7 +665,7 @@ def test_the_file_has_a_row_for_each_request(output: Path, data: Path, folder: P
 def test_the_same_command_continues_a_run_also_with_more_requests_and_another_command_is_refused(
     output: Path, data: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = {row["id"]: row for row in rows_of(output)}
+    whole = {row["id"]: row for row in read_lines(output)}
     here = tmp_path / "answers.jsonl"
     shutil.copy(output.with_suffix(".run.json"), here.with_suffix(".run.json"))
     kept, half = output.read_text().splitlines(keepends=True)[:4], output.read_text().splitlines()[5][:20]
@@ -677,7 +676,7 @@ def test_the_same_command_continues_a_run_also_with_more_requests_and_another_co
     before = sum("error" not in json.loads(line) for line in kept)
     code, shown, _ = vidcom2(*arguments, "--retention-ratio", 0.5)
     assert code == 3 and f"({before} before)" in shown
-    assert {row["id"]: row for row in rows_of(here)} == whole and len(rows_of(here)) == 10
+    assert {row["id"]: row for row in read_lines(here)} == whole and len(read_lines(here)) == 10
     assert 0 < len(reads) < 8
 
     before_refusals = here.read_bytes()
@@ -691,17 +690,17 @@ def test_the_same_command_continues_a_run_also_with_more_requests_and_another_co
     with AnswerFile(here).locked():
         code, _, error = vidcom2(*arguments, "--retention-ratio", 0.5)
     assert code == 2 and "another run is writing" in error
-    lines = rows_of(data)
+    lines = read_lines(data)
     lines[0]["prompt"] = "Why?"
     other = write_lines(data.parent / "other.jsonl", *lines)
     code, _, error = vidcom2(*arguments, "--retention-ratio", 0.5, "--requests", other)
     assert code == 2 and "has the answer to another request of id '1'" in error
     assert b'"error"' in before_refusals and here.read_bytes() == before_refusals
 
-    more = write_lines(data.parent / "more.jsonl", *rows_of(data)[:8], {"video": "0.mp4", "prompt": "And?"})
+    more = write_lines(data.parent / "more.jsonl", *read_lines(data)[:8], {"video": "0.mp4", "prompt": "And?"})
     code, shown, error = vidcom2(*arguments, "--retention-ratio", 0.5, "--requests", more)
     assert code == 0 and "Answered: 9 of 9 requests (8 before)" in shown, error
-    fewer = write_lines(data.parent / "fewer.jsonl", *rows_of(data)[:3])
+    fewer = write_lines(data.parent / "fewer.jsonl", *read_lines(data)[:3])
     code, shown, error = vidcom2(*arguments, "--retention-ratio", 0.5, "--requests", fewer)
     assert code == 0 and "Answered: 3 of 3 requests (3 before)" in shown, error
     assert re.search(r"Also there: 6 answers to requests not asked now\. The first is (whole|5|6|7|8|9)$", shown)
@@ -726,7 +725,7 @@ def test_a_damaged_picture_and_a_bug_are_errors_of_their_rows_and_the_same_comma
     with monkeypatch.context() as patch:
         patch.setattr(of, "generated", lambda *given: {}["x"] if given[1][0].request.id == "3" else generated(*given))
         code, shown, error = vidcom2(*arguments)
-    rows = {row["id"]: row for row in rows_of(tmp_path / "a.jsonl")}
+    rows = {row["id"]: row for row in read_lines(tmp_path / "a.jsonl")}
     assert code == 1 and [name for name, row in rows.items() if "error" not in row] == ["2", "4"]
     assert "Answered: 2 of 4 requests" in shown and "The first is broken picture: cannot read the " in shown
     assert re.search(r"1 of the errors are bugs in vidcom2\. .*torch .* 3: this is a bug .* KeyError: 'x'", error)
@@ -737,7 +736,7 @@ def test_a_damaged_picture_and_a_bug_are_errors_of_their_rows_and_the_same_comma
 def test_one_prompt_is_asked_about_each_video_of_a_folder(clips: Path, folder: Path, tmp_path: Path) -> None:
     code, shown, _ = vidcom2(*command(folder, tmp_path / "a.jsonl", "--videos", clips, "--prompt", "Which [one]?"))
     assert code == 3 and "Answered: 4 of 5 requests" in shown and "text.mp4: cannot read the video" in shown
-    rows = {row["id"]: row for row in rows_of(tmp_path / "a.jsonl")}
+    rows = {row["id"]: row for row in read_lines(tmp_path / "a.jsonl")}
     assert sorted(rows) == ["0.mp4", "1.mp4", "2.mp4", "3.mp4", "text.mp4"]
     assert all(row["given"]["prompt"] == "Which [one]?" for row in rows.values())
 
@@ -754,10 +753,10 @@ def test_ctrl_c_keeps_the_answers_so_far(
     arguments = command(folder, tmp_path / "a.jsonl", "--requests", data)
     code, shown, error = vidcom2(*arguments)
     assert code == 130 and "Error" not in error and "Stopped. The answers so far are in" in shown
-    assert len(rows_of(tmp_path / "a.jsonl")) == 1
+    assert len(read_lines(tmp_path / "a.jsonl")) == 1
     monkeypatch.setattr(Engine, "answers", original)
     assert vidcom2(*arguments)[0] == 3
-    assert Counter(row["id"] for row in rows_of(tmp_path / "a.jsonl")).most_common(1)[0][1] == 1
+    assert Counter(row["id"] for row in read_lines(tmp_path / "a.jsonl")).most_common(1)[0][1] == 1
 
 
 def test_answers_of_another_model_or_about_another_video_and_the_users_files_are_left_alone(
@@ -887,4 +886,4 @@ def test_a_full_disk_is_reported_in_one_line_and_the_run_continues_when_there_is
     assert 0 < (tmp_path / "a.jsonl").stat().st_size <= most_bytes
     code, _, error = vidcom2(*arguments)
     assert code == 0, error
-    assert Counter(row["id"] for row in rows_of(tmp_path / "a.jsonl")) == {str(i): 1 for i in range(1, 41)}
+    assert Counter(row["id"] for row in read_lines(tmp_path / "a.jsonl")) == {str(i): 1 for i in range(1, 41)}

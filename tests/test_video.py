@@ -92,15 +92,8 @@ def test_frames_are_turned_even_if_pyav_cannot_read_the_matrix() -> None:
 
 
 def write_anamorphic(path: Path, aspect: Fraction) -> Path:
-    """Write a clip of which each pixel is `aspect` times as wide as it is high."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=25)
-        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
-        stream.codec_context.sample_aspect_ratio = aspect
-        for i in range(12):  # FFmpeg cannot open some transport streams of fewer than five
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(corners(i), format="rgb24")))
-        container.mux(stream.encode(None))
-    return path
+    # FFmpeg cannot open some transport streams of fewer than five frames.
+    return write_clip(path, range(12), picture=corners, tick=None, aspect=aspect)
 
 
 def assert_shows(frame: np.ndarray, picture: Image.Image) -> None:

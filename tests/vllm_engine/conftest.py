@@ -10,16 +10,6 @@ from transformers import dynamic_module_utils
 from vllm.model_executor.models import registry
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run all tests of an engine, of two that `.ci/vllm` starts."""
-    for item in items:
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if {"served", "server", "answers"} & {*getattr(item, "fixturenames", ())}:
-            case = parameters.get("repo", parameters.get("served"))
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {getattr(case, 'name', case)}"))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _this_process_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Copy the code of repos for this process alone, and let vLLM look at models' classes in it.

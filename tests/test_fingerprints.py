@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from test_cli import vidcom2
+from test_cli_errors import mistake
 from test_evaluation import write_lines
 
 from vidcom2.bulk.requests import request_of
@@ -92,8 +93,7 @@ def test_a_hub_repo_is_identified_by_its_commit(folder: Path, tmp_path: Path, mo
     assert [vidcom2(*arguments)[0] for _ in range(2)] == [0, 0]
     shutil.copytree(folder, repo / "snapshots" / OTHER_COMMIT)
     (repo / "refs" / "main").write_text(OTHER_COMMIT)
-    code, _, error = vidcom2(*arguments)
-    assert code == 2 and f"`model_commit` was '{COMMIT}' and is '{OTHER_COMMIT}'" in error
+    assert f"`model_commit` was '{COMMIT}' and is '{OTHER_COMMIT}'" in mistake(*arguments)
     assert vidcom2(*arguments, "--revision", COMMIT)[0] == 0
 
 

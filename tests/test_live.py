@@ -63,7 +63,8 @@ def test_a_stream_that_fits_is_answered_about_as_a_whole_video(family: Family, f
 
 
 def test_a_longer_stream_keeps_its_last_frames_whole_within_the_budget(family: Family, frames: np.ndarray) -> None:
-    live, frames = small(family, frames[:18]), frames[:18]
+    frames = frames[: 10 * family.case.files_frames_per_frame]
+    live = small(family, frames)
     watched = live.watched()
     kept = watched.features.video_compressions[0]
     assert len(kept.indices) == live.max_video_tokens

@@ -10,9 +10,7 @@ import av
 import numpy as np
 
 HEIGHT, WIDTH = 64, 96
-INTERRUPTION = (
-    Path(__file__).parent / "data" / "interruption.mp4"
-)  # eight quiet seconds, and another scene at 5.0 to 5.5 s
+INTERRUPTION = Path(__file__).parent / "data" / "interruption.mp4"  # 8 quiet seconds, another scene at 5.0 to 5.5 s
 IDENTITY = (1, 0, 0, 0, 1, 0, 0, 0, 1)
 
 
@@ -32,6 +30,10 @@ def number_of(frame: np.ndarray) -> int:
     return int(left.mean()) // 16 * 16 + int(right.mean()) // 16
 
 
+def numbers(frames: np.ndarray) -> list[int]:
+    return list(map(number_of, frames))
+
+
 def write_clip(
     path: Path,
     seconds: Sequence[float],
@@ -42,12 +44,16 @@ def write_clip(
     picture: Callable[[int], np.ndarray] = numbered,
     display_matrix: Sequence[int] = IDENTITY,
     options: dict[str, str] | None = None,
+    aspect: Fraction | None = None,
 ) -> Path:
-    """Write a clip whose i-th frame is shown at `seconds[i]`, or at i / rate with `tick=None`."""
+    """Write a clip whose i-th frame is shown at `seconds[i]`, or at i / rate with `tick=None`. Each pixel is `aspect`
+    times as wide as it is high."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=rate, options={"g": "12", **(options or {})})
         stream.height, stream.width = picture(0).shape[:2]
         stream.pix_fmt = pixels
+        if aspect is not None:
+            stream.codec_context.sample_aspect_ratio = aspect
         if tick is not None:
             stream.codec_context.time_base = tick
         for i, second in enumerate(seconds):

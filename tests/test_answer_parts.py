@@ -17,14 +17,7 @@ from vidcom2.records.answer_parts import AnswerParts
 from vidcom2.records.run_record import stamps_in
 
 ROWS: list[dict[str, Any]] = [
-    {
-        "id": "é",
-        "given": {"mine": [1, None]},
-        "answer": "x",
-        "new_tokens": 3,
-        "lost_frames": 0,
-        "video_file": "7 bytes",
-    },
+    {"id": "é", "given": {"mine": [1, None]}, "answer": "x", "new_tokens": 3, "video_file": "7 bytes"},
     {"id": "2", "given": {}, "error": "bad"},
     {"id": "3", "given": {"a": 0.1}, "answer": "", "new_tokens": 1, "lost_frames": 0},
 ]

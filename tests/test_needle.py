@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.needle import streams, tables
+from benchmarks.needle import dataset, streams, tables
 from benchmarks.needle.architectures import ARCHITECTURES
 from benchmarks.needle.candidates import SEEN_FEW
-from benchmarks.needle.dataset import write_dataset
 from benchmarks.needle.digits import digit_images
 from benchmarks.needle.videos import (
     ALL_LEVELS,
@@ -116,8 +116,10 @@ def test_a_burst_lies_in_one_frame(seed: int) -> None:
     assert len({int(np.argmax(frames)) for frames in shown}) == len(needle.scenes) == 1
 
 
-def test_a_video_at_several_rates_is_asked_the_same(tmp_path: Path) -> None:
-    path = write_dataset(tmp_path, 2, 8, levels=["still"], rates=(12, 30))
+def test_a_video_at_several_rates_is_asked_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A fork of this process, which has threads, may wait for a lock that none of its own threads holds.
+    monkeypatch.setattr(dataset, "ProcessPoolExecutor", ThreadPoolExecutor)
+    path = dataset.write_dataset(tmp_path, 2, 8, levels=["still"], rates=(12, 30))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for fine, coarse in zip(lines[::2], lines[1::2], strict=True):
         assert (fine["crf"], coarse["crf"]) == (12, 30) and fine["question"] == coarse["question"]

@@ -41,11 +41,8 @@ def indices(tokens: Tensor, ratio: float, method: str) -> list[int]:
 def video_of_equal_lengths(num_frames: int, tokens_per_frame: int, seed: int) -> Tensor:
     """Make tokens of length 5 in whole numbers, and zeros, so that cosines are exact and many are equal."""
     generator = random.Random(seed)
-    kinds = [(5, 0, 0), (0, 0, 0)] + [
-        (a * first, b * second, 0)
-        for a, b in itertools.product((1, -1), repeat=2)
-        for first, second in ((3, 4), (4, 3))
-    ]
+    signs = itertools.product((1, -1), (1, -1), ((3, 4), (4, 3)))
+    kinds = [(5, 0, 0), (0, 0, 0), *((a * first, b * second, 0) for a, b, (first, second) in signs)]
     choose = [generator.sample(generator.choice(kinds), 3) for _ in range(num_frames * tokens_per_frame)]
     return torch.tensor(choose, dtype=torch.float32).view(num_frames, tokens_per_frame, 3)
 
@@ -82,11 +79,8 @@ def oracle(video_tokens: Tensor, ratio: float, method: str) -> list[int]:
     # A fraction with few digits, so that 0.3 · 100 is 30.
     total = int(round(ratio * 10**6) * num_frames * per_frame / 10**6)
     if method == "evs":
-        scores = {
-            t * per_frame + m: unlike(tokens, t, m, t - 1 if t else None)
-            for t in range(num_frames)
-            for m in range(per_frame)
-        }
+        places = itertools.product(range(num_frames), range(per_frame))
+        scores = {t * per_frame + m: unlike(tokens, t, m, t - 1 if t else None) for t, m in places}
         return best(scores, max(per_frame, total))
     windows = [list(range(first, min(first + 4, num_frames))) for first in range(0, num_frames, 4)]
     left = total - len(windows) * per_frame

@@ -12,6 +12,7 @@ from vidcom2.judging.questions import Question, checked_questions, prompt_of, re
 LIST = "Which?\nA. cat\nB. dog"
 ASKED = "Where is the scene?"
 OPTIONS = ("kitchen", "street")
+ANSWER = "Answer with the letter of the right option."
 
 
 def read(folder: Path, **given: Any) -> Question:
@@ -56,7 +57,7 @@ def test_a_question_shows_its_options_in_every_common_form(form: tuple[str, str]
         question = read(tmp_path, question=shown, answer=right)
         assert (question.choices, question.answers) == (OPTIONS, ("street",)), right
         assert question.is_correct("B") and not question.is_correct("A")
-    lettered = f"{shown}\nA. kitchen\nB. street\nAnswer with the letter of the right option."
+    lettered = f"{shown}\nA. kitchen\nB. street\n{ANSWER}"
     assert question.prompt == (shown if label == "B" else lettered)
 
 
@@ -67,7 +68,7 @@ def test_a_question_shows_its_options_in_every_common_form(form: tuple[str, str]
         ("What does Samuel L. Jackson do?\nA. sit\nB. stand\n", ("sit", "stand")),
         ("Does he take vitamin C. or not? A. yes B. no", ("yes", "no")),
         ("A man meets J. K. Rowling.\nWho is older? (A) he (B) she", ("he", "she")),
-        ("Which?\nA. take vitamin A.\nB. take vitamin B.\nC. take vitamin C.", ("take vitamin A.",) * 0),
+        ("Which?\nA. vitamin A.\nB. vitamin B.\nC. vitamin C.", ("vitamin A.", "vitamin B.", "vitamin C.")),
         ("Which? A. cat B. dog\nC. fish D. cow\nAnswer with A, B, C or D.", ("cat", "dog", "fish", "cow")),
         ("Which? (A) cat (B) dog\nAnswer (A) or (B) only.", ("cat", "dog")),
         ("Of the cards (A) red and (B) blue, which is seen? (A) the first (B) the last", ("the first", "the last")),
@@ -80,7 +81,6 @@ def test_a_question_shows_its_options_in_every_common_form(form: tuple[str, str]
     ],
 )
 def test_options_are_read_from_the_end_of_the_question(text: str, options: tuple[str, ...], tmp_path: Path) -> None:
-    options = options or ("take vitamin A.", "take vitamin B.", "take vitamin C.")
     question = read(tmp_path, question=text, answer="2" if "\n1." in text else "B")
     assert question.choices == options and question.is_correct("B") and not question.is_correct("A")
 
@@ -121,7 +121,7 @@ def test_choices_may_bring_labels_and_the_right_answer_names_one_by_them(form: t
     for right in (*(each.format(label=label) for each in RIGHT), choices[1]):
         question = read(tmp_path, choices=choices, answer=right)
         assert (question.choices, question.answers) == (OPTIONS, ("street",)), right
-    assert question.prompt == f"{ASKED}\nA. kitchen\nB. street\nAnswer with the letter of the right option."
+    assert question.prompt == f"{ASKED}\nA. kitchen\nB. street\n{ANSWER}"
 
 
 @pytest.mark.parametrize(
@@ -135,16 +135,11 @@ def test_texts_that_only_look_labelled_stay_whole(choices: list[str], tmp_path: 
 
 
 def test_a_question_is_not_shown_its_options_twice() -> None:
-    for shown in (
-        "Which?\nA.cat\nB.dog",
-        "Which? （A）cat （B）dog",
-        "Which?\n[A] cat\n[B] dog\nAnswer with a letter.",
-    ):
+    in_brackets = "Which?\n[A] cat\n[B] dog\nAnswer with a letter."
+    for shown in ("Which?\nA.cat\nB.dog", "Which? （A）cat （B）dog", in_brackets):
         assert prompt_of(shown, ("cat", "dog")) == shown
     for shown in ("Which? a) cat b) dog", "Which?\n1. cat\n2. dog", LIST):
-        assert (
-            prompt_of(shown, ("cat", "cow")) == f"{shown}\nA. cat\nB. cow\nAnswer with the letter of the right option."
-        )
+        assert prompt_of(shown, ("cat", "cow")) == f"{shown}\nA. cat\nB. cow\n{ANSWER}"
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------
@@ -218,9 +213,7 @@ def test_questions_of_other_benchmarks_that_show_their_options_are_understood(tm
     asked = "Which description is a more suitable match for the video?"
     shown = f"{asked}\nOption 1: The man is dribbling.\nOption 2: A man is dunking."
     question = read(tmp_path, question=shown, answer="Option 2: A man is dunking.")
-    assert question.is_correct("B") and question.prompt.endswith(
-        "\nB. A man is dunking.\nAnswer with the letter of the right option."
-    )
+    assert question.is_correct("B") and question.prompt.endswith(f"\nB. A man is dunking.\n{ANSWER}")
     assert read(tmp_path, question="What is it?\nA. a cat\nB. a dog", answer="B. a dog").is_correct("B")
     both = read(tmp_path, question="Which?\nA. cat\nB. dog", answer="B", a0="cat", a1="dog")
     assert both.choices == ("cat", "dog")

@@ -15,7 +15,6 @@ from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 from make_clips import number_of, write_clip
@@ -308,14 +307,7 @@ def test_chat_refuses_a_stream_that_it_cannot_watch(name: str) -> None:
 
 
 def test_frames_without_times_are_played_at_the_rate_of_the_stream(tmp_path: Path) -> None:
-    path = tmp_path / "raw.h264"
-    with av.open(str(path), "w", format="h264") as container:
-        stream = container.add_stream("libx264", rate=25, options={"g": "5", "bf": "0"})
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        for number in range(40):
-            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 5 * number, np.uint8), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    path = write_clip(tmp_path / "raw.h264", range(40), tick=None, options={"g": "5", "bf": "0"})
     assert [seconds for _, seconds in played(str(path), 5)] == pytest.approx(np.arange(0, 1.6, 0.2))
 
 

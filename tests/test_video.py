@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import av
+import make_clips
 import numpy as np
 import pytest
-from make_clips import HEIGHT, WIDTH, joined, number_of, numbered, set_display_matrix, with_bad_packets, write_clip
+from make_clips import HEIGHT, WIDTH, joined, number_of, numbered, numbers, with_bad_packets, write_clip
 from PIL import Image
 from transformers.video_utils import VideoMetadata, load_video
 
@@ -37,10 +38,6 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for suffix in ("mp4", "mkv", "ts"):
         write_clip(folder / f"variable.{suffix}", VARIABLE)
     return folder
-
-
-def numbers(frames: np.ndarray) -> list[int]:
-    return list(map(number_of, frames))
 
 
 # -- upright ----------------------------------------------------------------------------------------------------------
@@ -95,15 +92,8 @@ def test_frames_are_turned_even_if_pyav_cannot_read_the_matrix() -> None:
 
 
 def write_anamorphic(path: Path, aspect: Fraction) -> Path:
-    """Write a clip of which each pixel is `aspect` times as wide as it is high."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=25)
-        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
-        stream.codec_context.sample_aspect_ratio = aspect
-        for i in range(12):  # FFmpeg cannot open some transport streams of fewer than five
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(corners(i), format="rgb24")))
-        container.mux(stream.encode(None))
-    return path
+    # FFmpeg cannot open some transport streams of fewer than five frames.
+    return write_clip(path, range(12), picture=corners, tick=None, aspect=aspect)
 
 
 def assert_shows(frame: np.ndarray, picture: Image.Image) -> None:
@@ -140,7 +130,7 @@ def test_a_turned_video_is_stretched_along_the_side_that_was_its_width(tmp_path:
     """The pixels may be stretched by their aspect ratio, or by the display matrix itself."""
     turned = (0, 2, 0, -1, 0, 0, 0, 0, 1) if aspect == 1 else (0, 1, 0, -1, 0, 0, 0, 0, 1)
     clip = write_anamorphic(tmp_path / "clip.mp4", Fraction(aspect))
-    set_display_matrix(clip, turned)
+    make_clips.set_display_matrix(clip, turned)
     expected = Image.fromarray(corners(0)).resize((2 * WIDTH, HEIGHT)).transpose(Image.Transpose.ROTATE_270)
     assert_shows(read_video(clip, 1).frames[0], expected)
 

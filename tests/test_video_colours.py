@@ -52,11 +52,7 @@ def write_coloured(path: Path, matrix: str, is_full: bool, pixels: str, codec: s
     return path
 
 
-LOSSLESS = {
-    "mp4": ("libx264", {"qp": "0"}),
-    "mkv": ("ffv1", {}),
-    "webm": ("libvpx-vp9", {"lossless": "1"}),
-}
+LOSSLESS = {"mp4": ("libx264", {"qp": "0"}), "mkv": ("ffv1", {}), "webm": ("libvpx-vp9", {"lossless": "1"})}
 
 
 @pytest.mark.parametrize(("pixels", "suffix"), [("yuv420p", "mp4"), ("yuv420p10le", "mkv"), ("yuv444p", "webm")])

@@ -8,7 +8,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from make_clips import number_of, remuxed, write_clip, write_fields
+from make_clips import numbers, remuxed, write_clip, write_fields
 
 from vidcom2.video.reading import read_video
 
@@ -35,10 +35,6 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def numbers(frames: np.ndarray) -> list[int]:
-    return list(map(number_of, frames))
-
-
 def missing_stamps(path: Path) -> list[int]:
     with av.open(str(path)) as container:
         found = [packet.pts for packet in container.demux(video=0) if packet.size]
@@ -62,9 +58,8 @@ def test_a_matroska_file_that_begins_before_time_0_gives_all_its_frames(clips: P
     ("rate", "tick"),
     [
         (25, Fraction(1, 1000)),
-        pytest.param(
-            30, Fraction(1, 1000), marks=OLD_FFMPEG
-        ),  # the header states the rate of the clock, and a frame takes 33 or 34 ms
+        # The header states the rate of the clock, and a frame takes 33 or 34 ms.
+        pytest.param(30, Fraction(1, 1000), marks=OLD_FFMPEG),
         (30, None),  # the header states the rate of the frames, which take 33 ms each
     ],
 )

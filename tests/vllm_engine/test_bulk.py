@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import CASES_BY_NAME, ROWS, Case, save_repo, save_stock_repo
+import vllm
+from engines import CASES_BY_NAME, PIXELS, ROWS, Case, save_repo, save_stock_repo
 from mixed_requests import BAD, mixed_requests, read_mood
 from typer.testing import CliRunner
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -84,12 +85,16 @@ def test_what_a_request_raises_is_its_own_error_and_a_dead_engine_ends_the_run(
     arguments = command(tmp_path / "repo", tmp_path / "a.jsonl", tmp_path / "requests.jsonl", *of_vllm)
     answer = VllmEngine._answer
     monkeypatch.setattr(VllmEngine, "_answer", answered)
+    engines, start = [], vllm.LLM
+    monkeypatch.setattr(vllm, "LLM", lambda **given: engines.append(start(**given)) or engines[0])
     code, shown, error = vidcom2(*arguments)
     found = rows(tmp_path / "a.jsonl")
     assert code == 1 and "Answered: 2 of 4 requests" in shown and "1 of the errors are bugs" in error
     assert found["r1"]["error"] == "vLLM gave up this request (finish_reason 'error')."
     assert found["r2"]["error"].startswith(f"{BUG}: KeyError: 'x'")
-    monkeypatch.setattr("vllm.LLM.enqueue", dead)
+    monkeypatch.setattr(vllm, "LLM", lambda **given: engines[0])  # which is shut down already
+    monkeypatch.setattr(engines[0].llm_engine.engine_core, "shutdown", lambda: None)
+    monkeypatch.setattr(start, "enqueue", dead)
     code, _, error = vidcom2(*arguments)
     assert code == 1 and "EngineDeadError" in error and len(rows(tmp_path / "a.jsonl")) == 2
 
@@ -114,26 +119,20 @@ def test_workers_of_ray_with_vllm_give_the_rows_of_transformers(tmp_path: Path) 
     assert {name: row for part in parts for name, row in part.items()} == rows(expected)
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--compression-rounding", "ceil"], "`--compression-rounding` is 'ceil'"),
-        (["--compression-method", "evs", "--vision-method", "skip_repeated"], "skip_repeated"),
-        (["--engine-args", "[1]"], "`--engine-args` is '[1]'"),
-    ],
-)
 def test_what_the_engine_cannot_keep_to_is_refused_before_it_starts(
-    more: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vllm.LLM", None)
-    repo = tmp_path / "repo"
-    save_stock_repo(repo, CASES_BY_NAME["llava_onevision"])
-    (tmp_path / "requests.jsonl").write_text('{"video": "a.mp4", "prompt": "What?"}')
-    arguments = command(repo, tmp_path / "a.jsonl", tmp_path / "requests.jsonl", "--engine", "vllm", *more)
-    code, _, error = vidcom2(*arguments)
-    assert code == 2 and message in error and not (tmp_path / "a.jsonl").exists(), error
-    if not more:
-        save_stock_repo(tmp_path / "gemma", Case(ROWS["gemma4_unified"], {"patch_size": 4}, (7, 9)))
-        arguments[arguments.index(repo)] = tmp_path / "gemma"
-        code, _, error = vidcom2(*arguments)  # a family that the plugin does not serve
-        assert code == 2 and "before it has seen the video" in " ".join(error.split()), error
+    monkeypatch.setattr(vllm, "LLM", None)
+    save_stock_repo(tmp_path / "llava", CASES_BY_NAME["llava_onevision"])
+    save_stock_repo(tmp_path / "not served", Case(ROWS["video_llama_3"], {**PIXELS, "patch_size": 14}, (4, 5)))
+    requests, output = tmp_path / "requests.jsonl", tmp_path / "a.jsonl"
+    requests.write_text('{"video": "a.mp4", "prompt": "What?"}')
+    cases: list[tuple[str, list[str], str]] = [
+        ("llava", ["--compression-rounding", "ceil"], "`--compression-rounding` is 'ceil'"),
+        ("llava", ["--compression-method", "evs", "--vision-method", "skip_repeated"], "skip_repeated"),
+        ("llava", ["--engine-args", "[1]"], "`--engine-args` is '[1]'"),
+        ("not served", [], "vLLM has no class for this family"),
+    ]
+    for repo, more, message in cases:
+        code, _, error = vidcom2(*command(tmp_path / repo, output, requests, "--engine", "vllm", *more))
+        assert code == 2 and message in " ".join(error.split()) and not output.exists(), error

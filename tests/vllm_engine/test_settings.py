@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 import torch
 from engines import CASES_BY_NAME, KEPT, Served, engine, save_repo, save_stock_repo
-from models import save_as_on_the_hub
 
-from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionMethod, CompressionSettings
 from vidcom2.modeling.methods.compression import VideoTokens, compress_with
 from vidcom2.vllm_plugin import SERVED
-from vidcom2.vllm_plugin.settings import check_engine_can_keep, kept_tokens
+from vidcom2.vllm_plugin.settings import RequestBounds, check_engine_can_keep, kept_tokens, settings_of_request
 
 LLAVA, QWEN = CASES_BY_NAME["llava_onevision"], CASES_BY_NAME["qwen2_5_vl"]
 
@@ -39,29 +38,37 @@ def changed(served: Served, **settings: Any) -> Any:
     return served.case.row.model_class.from_pretrained(served.folder, **settings).eval()
 
 
-def test_overrides_change_the_repos_settings(llava: Served) -> None:
-    settings = {"retention_ratio": 0.15, "compression_scoring": "released"}
-    request, llm = llava.request(), engine(llava.folder, LLAVA, hf_overrides=settings)
-    assert llava.answers(request, llm=llm) == llava.expected(request, model=changed(llava, **settings))
+def test_overrides_change_the_settings_of_a_repo_of_another_method(tmp_path: Path) -> None:
+    settings = {"retention_ratio": 0.34, "compression_scoring": "released"}
+    served = Served.saved(tmp_path, LLAVA, compression_method="vcast")
+    llm, model = engine(tmp_path, LLAVA, hf_overrides=settings), changed(served, **settings)
+    check_answer(served, llm, model, kept=round(0.34 * LLAVA.scored_tokens))
 
 
-@pytest.mark.parametrize("name", ["llava_onevision", "llava_next_video", "qwen2_vl", "qwen2_5_vl", "qwen3_vl_moe"])
-def test_weights_in_the_layout_of_the_hub_are_served(tmp_path: Path, name: str) -> None:
-    """`publish` copies the base's weights as they are."""
-    served = Served.saved(tmp_path, CASES_BY_NAME[name], **KEPT)
-    expected = served.expected(served.request())
-    save_as_on_the_hub(served.case.row, served.model, tmp_path)
-    assert served.answers(served.request(), llm=engine(tmp_path, served.case)) == expected
+def test_a_repo_of_another_method_and_with_other_newlines_is_served(tmp_path: Path) -> None:
+    case = CASES_BY_NAME["llava_video"]
+    settings = {"compression_method": "dycoke", "compression_newlines": "trailing", "spatial_pool_mode": "average"}
+    served = Served.saved(tmp_path, case, retention_ratio=0.34, **settings)
+    check_answer(served, engine(tmp_path, case), served.model, kept=int(0.34 * case.scored_tokens))
 
 
-@pytest.mark.parametrize("rate", [0.9, 0.0])
-def test_vllms_own_pruning_rate_is_one_minus_the_ratio(qwen: Served, rate: float) -> None:
-    request, llm = qwen.request(), engine(qwen.folder, QWEN, video_pruning_rate=rate)
-    assert qwen.answers(request, llm=llm) == qwen.expected(
-        request, model=changed(qwen, retention_ratio=round(1 - rate, 9))
-    )
+def check_answer(served: Served, llm: Any, model: Any, kept: int) -> None:
+    """Check an answer, and how many tokens of the video its prompt has."""
+    request = served.request()
+    (output,) = served.outputs(request, llm=llm)
+    assert [list(output.outputs[0].token_ids)] == served.expected(request, model=model)
+    whole = served.inputs(request)["input_ids"].shape[1]
+    assert len(output.prompt_token_ids) == whole - served.case.scored_tokens + kept
+
+
+def test_vllms_own_pruning_rate_is_one_minus_the_ratio(qwen: Served) -> None:
+    request, llm = qwen.request(), engine(qwen.folder, QWEN, video_pruning_rate=0.9)
+    assert qwen.answers(request, llm=llm) == qwen.expected(request, model=changed(qwen, retention_ratio=0.1))
     half = qwen.request(ratio=0.5)
     assert qwen.answers(half, llm=llm) == qwen.expected(half)
+    for rate in (0.9, 0.0):
+        settings = processor_of(qwen, {}, video_pruning_rate=rate).request_settings({})
+        assert settings.retention_ratio == round(1 - rate, 9)
 
 
 BY_SIZES = ("uniform_frames", "dycoke", "evs", "vcast", "coverage")
@@ -78,27 +85,32 @@ def test_every_method_of_the_table_is_served() -> None:
         assert kept_tokens(settings, 8, (4, 5)) == len(compress_with(settings, video).indices)
 
 
-@pytest.mark.parametrize(
-    ("name", "method"), [("llava_onevision", "vcast"), ("llava_video", "dycoke"), ("qwen3_vl", "coverage")]
-)
-def test_a_repo_of_another_method_is_served(tmp_path: Path, name: str, method: str) -> None:
-    """Requests ask for all methods in `test_request_settings.py`."""
-    case, ratio = CASES_BY_NAME[name], 0.5 if name == "qwen3_vl" else 0.34
-    served = Served.saved(tmp_path, case, compression_method=method, retention_ratio=ratio)
-    (request,), llm = [served.request()], engine(tmp_path, case)
-    (output,) = served.outputs(request, llm=llm)
-    assert [list(output.outputs[0].token_ids)] == served.expected(request)
-    whole = served.inputs(request)["input_ids"].shape[1]
-    kept = (round if method == "vcast" else int)(ratio * case.scored_tokens)
-    assert len(output.prompt_token_ids) == whole - case.scored_tokens + kept
+def test_only_the_servers_operator_can_choose_a_registered_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that keeps another number of tokens than was counted would stop the server for everybody."""
+    monkeypatch.setitem(COMPRESSION_METHODS, "mine", CompressionMethod(name="mine", function=lambda *given: None))
+    mine, engines = {"compression_method": "mine"}, CompressionSettings()
+    with pytest.raises(ValueError, match=r"`compression_method` is 'mine' in a request, .* `--hf-overrides`"):
+        settings_of_request(engines, mine, has_mrope=False)
+    assert settings_of_request(CompressionSettings(**mine), {}, has_mrope=False).compression_method == "mine"
 
 
-def test_trailing_newlines_of_llava_video_are_served(tmp_path: Path) -> None:
-    case = CASES_BY_NAME["llava_video"]
-    settings = {"compression_newlines": "trailing", "spatial_pool_mode": "average"}
-    served = Served.saved(tmp_path, case, **settings)
-    request = served.request(ratio=0.2)
-    assert served.answers(request, llm=engine(tmp_path, case)) == served.expected(request)
+def test_a_request_is_held_to_the_bounds_of_the_operator() -> None:
+    engines = CompressionSettings(max_video_tokens=40)
+    bounds = RequestBounds(min_ratio=0.1, max_ratio=0.5, max_video_tokens=40)
+
+    def settings(**asked: Any) -> CompressionSettings:
+        return settings_of_request(engines, asked, has_mrope=False, bounds=bounds)
+
+    for asked in ({"retention_ratio": 0.1}, {"retention_ratio": 0.5, "max_video_tokens": 40}, {"max_video_tokens": 3}):
+        assert settings(**asked).as_dict() == {**engines.as_dict(), **asked}
+    for asked, reason in (
+        ({"retention_ratio": 0.51}, r"`retention_ratio` is 0\.51 .* 0\.1 to 0\.5"),
+        ({"retention_ratio": 0.09}, r"`retention_ratio` is 0\.09"),
+        ({"max_video_tokens": 41}, "`max_video_tokens` is 41 .* at most 40"),
+        ({"retention_ratio": 1.0, "max_video_tokens": 9}, "`retention_ratio` is 1.0 in a request"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            settings(**asked)
 
 
 def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -107,17 +119,20 @@ def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["llava_onevision", "qwen2_5_vl"])
-def test_a_stock_repo_is_served_by_vllms_own_class(tmp_path: Path, name: str) -> None:
-    stock, _ = save_stock_repo(tmp_path, CASES_BY_NAME[name])
+def test_a_stock_repo_is_served_by_vllms_own_class(tmp_path: Path) -> None:
+    stock = {}
+    for name in ("llava_onevision", "qwen2_5_vl"):
+        stock[name] = type(save_stock_repo(tmp_path / name, CASES_BY_NAME[name])[0]).__name__
     result = run(f"""
+from importlib import import_module
 from vllm import EngineArgs, ModelRegistry
 from vllm.plugins import load_general_plugins
 load_general_plugins()
-from vllm.model_executor.models.{name} import {type(stock).__name__} as Own
-config = EngineArgs(model={str(tmp_path)!r}, max_model_len=1024).create_model_config()
-found, _ = ModelRegistry.resolve_model_cls([{type(stock).__name__!r}], config)
-assert found is Own, found
+for name, architecture in {stock}.items():
+    own = getattr(import_module(f"vllm.model_executor.models.{{name}}"), architecture)
+    config = EngineArgs(model=f"{tmp_path}/{{name}}", max_model_len=1024).create_model_config()
+    found, _ = ModelRegistry.resolve_model_cls([architecture], config)
+    assert found is own, found
 print("vLLM's own")
 """)
     assert "vLLM's own" in result.stdout, result.stderr[-3000:]
@@ -219,13 +234,14 @@ def test_no_cuda_graph_of_a_tower_bypasses_the_compression(where: str) -> None:
     assert not supports_encoder_cudagraph(model) or issubclass(model, WithoutTowerGraphs)
 
 
-def processor_of(served: Served, settings: dict[str, Any]) -> Any:
+def processor_of(served: Served, settings: dict[str, Any], **more: Any) -> Any:
     """Return vLLM's processor of videos, in an engine with these settings."""
     from vllm import EngineArgs
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
-    arguments = EngineArgs(model=str(served.folder), trust_remote_code=True, max_model_len=1024, hf_overrides=settings)
-    return MULTIMODAL_REGISTRY.create_processor(arguments.create_engine_config().model_config)
+    arguments = {"trust_remote_code": True, "max_model_len": 1024, "hf_overrides": settings, **more}
+    config = EngineArgs(model=str(served.folder), **arguments).create_engine_config()
+    return MULTIMODAL_REGISTRY.create_processor(config.model_config)
 
 
 def cache_key(served: Served, settings: dict[str, Any], **of_request: Any) -> str:

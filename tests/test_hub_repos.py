@@ -368,8 +368,8 @@ def test_pushing_never_overwrites_a_file_of_others(via: str, world: World, tmp_p
 def test_a_push_of_a_folder_sends_the_code_that_was_there_before(world: World, tmp_path: Path) -> None:
     """Transformers sends only what is newer than the start of the save, and the code is written before it."""
     case = CASES_THAT_LOAD[0]
-    model = case.model_class.from_pretrained(world.bases[case.name])
-    processor = AutoProcessor.from_pretrained(world.bases[case.name])
+    model = case.model_class.from_pretrained(world.base(case))
+    processor = AutoProcessor.from_pretrained(world.base(case))
     shorten(processor, model.config)
     for saved, code in (
         (model, code_of(case.model_class)),

@@ -824,12 +824,25 @@ def test_a_video_that_changes_while_a_method_is_added_ends_the_run(checkpoint: C
         evaluate(checkpoint, questions, more, file, **given)
 
 
+def test_a_row_that_does_not_know_its_videos_file_gets_further_answers(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    questions, file = asked("0 4"), tmp_path / "a"
+    evaluate(checkpoint, questions, candidates_of("random", "0.5"), file, max_new_tokens=2, read=read)
+    rows = [{name: value for name, value in row.items() if name != "video_file"} for row in read_lines(file)]
+    write_lines(file, *rows, "")
+    (row,) = evaluate(checkpoint, questions, candidates_of("vidcom2", "0.5"), file, max_new_tokens=2, read=read)
+    assert row["answers"].keys() == {ALL, "random 0.5", "vidcom2 0.5"}
+
+
 @pytest.mark.usefixtures("methods_restored", "without_plots")
 def test_the_command_adds_a_method_of_a_further_file(folder: Path, data: Path, tmp_path: Path) -> None:
-    """Results hold what was asked last. The answers of before stay in the file."""
+    """Results hold what was asked last. The answers of before stay in the file. A method of ours does not become the
+    imported file's, if that happens to be the first to ask for it."""
     module = tmp_path / f"methods_{tmp_path.name}.py"
     module.write_text("""
+from dataclasses import replace
 from vidcom2 import register_score_method
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
+COMPRESSION_METHODS["random"] = replace(COMPRESSION_METHODS["random"])
 @register_score_method("mine", ranking="video")
 def mine(video):
     return video.tokens[..., 0]

@@ -156,7 +156,6 @@ class TransformersEngine(Engine):
         self.fitting = math.inf  # most tokens of a batch, with padding and answers; lowered when a batch does not fit
         self._of_thread = threading.local()
         self._encoder: Mapping[str, Any] | None = None
-        self._again: list[VideoRequest] = []
 
     def check(self, request: VideoRequest) -> None:
         super().check(request)
@@ -201,29 +200,31 @@ class TransformersEngine(Engine):
         self, take: Callable[..., Prepared | None], prepare: Callable[[Sequence[VideoRequest]], Prepared]
     ) -> Iterator[AnsweredRequest]:
         held: list[EncodedRequest] = []
-        self._again.clear()  # Whoever asked before may have stopped early.
+        again: list[VideoRequest] = []  # those that had no room beside what was held
         while True:
             # With a full batch at hand the model does not wait for more, but takes what is ready, which may fit better.
             waits = self.in_order or len(held) < self.how.batch_size
             group = take(waits, in_order=self.in_order) if len(held) < self.held_requests else None
             if group is not None:
-                yield from self._held(group, held)
+                yield from self._held(group, held, again)
                 del group
                 if len(held) < self.held_requests:
                     continue
             if not held:
                 return
-            yield from self.answered(self.taken(held), held)
-            if self._again:  # those that had no room beside what was held
+            yield from self.answered(self.taken(held), held, again)
+            if again:
                 while held:
-                    yield from self.answered(self.taken(held), held)
-                again, self._again = self._again, []
-                for request in again:
-                    yield from self._held(prepare([request]), held)
+                    yield from self.answered(self.taken(held), held, again)
+                requests, again = again, []
+                for request in requests:
+                    yield from self._held(prepare([request]), held, again)
                     while held:
-                        yield from self.answered(self.taken(held), held)
+                        yield from self.answered(self.taken(held), held, again)
 
-    def _held(self, group: Prepared, held: list[EncodedRequest]) -> Iterator[AnsweredRequest]:
+    def _held(
+        self, group: Prepared, held: list[EncodedRequest], again: list[VideoRequest]
+    ) -> Iterator[AnsweredRequest]:
         """Add the requests of a group to those that are held. If memory runs out meanwhile, answer some of these."""
         yield from group.refused
         while group.prompts:
@@ -234,7 +235,7 @@ class TransformersEngine(Engine):
                     held.append(encoded)
             if group.prompts:
                 self.held_requests = max(1, len(held))
-                yield from self.answered(self.taken(held), held)  # which frees memory
+                yield from self.answered(self.taken(held), held, again)  # which frees memory
 
     def encoded(self, group: Prepared, gives_up: bool) -> list[EncodedRequest | AnsweredRequest]:
         """Encode the video of a group, and compress it for each request, of which the refused ones are answered by
@@ -310,7 +311,9 @@ class TransformersEngine(Engine):
             held.remove(each)
         return batch
 
-    def answered(self, batch: Sequence[EncodedRequest], held: Sequence[EncodedRequest]) -> Iterator[AnsweredRequest]:
+    def answered(
+        self, batch: Sequence[EncodedRequest], held: Sequence[EncodedRequest], again: list[VideoRequest]
+    ) -> Iterator[AnsweredRequest]:
         """Answer a batch, in halves if it does not fit into memory or one of its prompts raises anything else. What
         does not fit alone, beside others that are held, will be asked again when none is."""
         failed, is_full = None, False
@@ -326,11 +329,11 @@ class TransformersEngine(Engine):
             yield from answers
         elif len(batch) > 1:
             first, second = batch[: len(batch) // 2], batch[len(batch) // 2 :]
-            yield from self.answered(first, [*second, *held])
-            yield from self.answered(second, held)
+            yield from self.answered(first, [*second, *held], again)
+            yield from self.answered(second, held, again)
         elif is_full and held:
             self.held_requests = max(1, self.held_requests // 2)
-            self._again.append(batch[0].request)
+            again.append(batch[0].request)
         else:
             yield failed
 

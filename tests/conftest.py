@@ -68,8 +68,20 @@ def _row(item: pytest.Item) -> ModelCase | None:
 
 # Test files about the code around the models, which hardly differs between families.
 AROUND_THE_MODELS = {
-    *("applying", "ask", "bench", "cli", "compile", "demo", "evaluation", "explain", "frames", "letters", "load"),
-    *("many", "pipelines", "publish", "run", "serve", "shipped_code", "shipped_methods", "threads"),
+    *(
+        "applying",
+        "ask",
+        "bench",
+        "chat",
+        "chat_templates",
+        "cli",
+        "compile",
+        "demo",
+        "evaluation",
+        "explain",
+        "frames",
+    ),
+    *("letters", "load", "many", "pipelines", "publish", "run", "serve", "shipped_code", "shipped_methods", "threads"),
     *("training", "verify"),
 }
 

@@ -8,6 +8,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,15 @@ def import_closure(modules: Iterable[str], read: Callable[[str], str]) -> dict[s
         module = to_visit.pop(0)
         if module not in sources:
             sources[module] = read(module)
-            nodes = ast.walk(ast.parse(sources[module]))
-            imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 1]
-            to_visit[:0] = [node.module for node in imports if node.module is not None]
+            to_visit[:0] = _imported_beside(sources[module])
     return sources
+
+
+@cache
+def _imported_beside(source: str) -> tuple[str, ...]:
+    """Return the modules that a source imports by `from .name import`. Each save of a model asks for the same ones."""
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom) and node.level == 1]
+    return tuple(node.module for node in imports if node.module is not None)
 
 
 def weight_files(paths: Collection[str], read_json: Callable[[str], dict[str, Any]]) -> set[str]:

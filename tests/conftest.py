@@ -52,8 +52,18 @@ def only(exists: Callable[..., bool]) -> pytest.MarkDecorator:
     return pytest.mark.only.with_args(exists)
 
 
-def _exists(item: pytest.Item) -> bool:
-    if (mark := item.get_closest_marker("only")) is None:
+def by_default(runs: Callable[..., bool]) -> pytest.MarkDecorator:
+    """Leave to `pytest -m product` the cases for which `runs`, a function as in `only`, is not true."""
+    return pytest.mark.by_default.with_args(runs)
+
+
+# Marks a test of what one place decides for all families, so that the representatives stand for the others.
+of_representatives = by_default(lambda family: family.representative)
+
+
+def _is_marked(item: pytest.Item, name: str) -> bool:
+    """Tell whether a case is one of those that a mark of this name chooses. Without such a mark, all are."""
+    if (mark := item.get_closest_marker(name)) is None:
         return True
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     names = inspect.signature(mark.args[0]).parameters.keys()
@@ -68,21 +78,9 @@ def _row(item: pytest.Item) -> ModelCase | None:
 
 # Test files about the code around the models, which hardly differs between families.
 AROUND_THE_MODELS = {
-    *(
-        "applying",
-        "ask",
-        "bench",
-        "chat",
-        "chat_templates",
-        "cli",
-        "compile",
-        "demo",
-        "evaluation",
-        "explain",
-        "frames",
-    ),
-    *("letters", "load", "many", "pipelines", "publish", "run", "serve", "shipped_code", "shipped_methods", "threads"),
-    *("training", "verify"),
+    *("applying", "ask", "bench", "chat", "chat_templates", "cli", "compile", "demo", "evaluation", "explain"),
+    *("frames", "letters", "load", "many", "pipelines", "publish", "run", "serve", "shipped_code", "shipped_methods"),
+    *("threads", "training", "verify"),
 }
 
 
@@ -183,7 +181,7 @@ def _changed_families(changed: Path) -> set[str]:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is read
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items[:] = [item for item in items if _exists(item)]
+    items[:] = [item for item in items if _is_marked(item, "only")]
     tests = defaultdict(list)
     for item in items:
         if _row(item) is not None:  # Both kinds of prompts are shared out as if each had a test of its own.
@@ -191,6 +189,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for cases in tests.values():
         _share_out(cases)
     for item in items:
+        if not _is_marked(item, "by_default"):
+            item.add_marker("product")
         if item.get_closest_marker("product"):
             item.add_marker("slow")
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
@@ -457,10 +457,6 @@ def one_process(tmp_path: Path) -> Iterator[None]:
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
-
-
-# Marks a test of what one place decides for all families, so that the representatives stand for the others.
-of_representatives = only(lambda family: family.representative)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, of_representatives, only
+from conftest import Family, by_default, of_representatives, only
 from models import RETENTION_RATIO, make_image, make_video, placeholder_id, typed, video_places
 from reference import reading_embeddings
 from test_generate import make_prompt, run
@@ -78,7 +78,7 @@ def test_inputs_that_are_no_tensors_are_refused_by_name(family: Family, made: Ca
 DESCRIPTIONS = ("grid_thw", "merge_sizes", "target_sizes_videos", "num_frames_per_video", "position_ids")
 
 
-@only(lambda family: family.representative or family.name in ("gemma4", "minicpmv4_6", "video_llama_3"))
+@by_default(lambda family: family.representative or family.name in ("gemma4", "minicpmv4_6", "video_llama_3"))
 @pytest.mark.parametrize(
     "spoilt",
     [lambda value: value.flatten()[0], lambda value: value[None], lambda value: value.float(), Tensor.numpy],
@@ -95,7 +95,7 @@ def test_sizes_of_videos_in_another_form_are_refused_by_name(family: Family, spo
             family.model.generate(**inputs | {name: spoilt(inputs[name])}, max_new_tokens=1)
 
 
-@only(lambda family: family.representative or family.takes_one_kind)  # which has a mask of pixels, too
+@by_default(lambda family: family.representative or family.takes_one_kind)  # which has a mask of pixels, too
 def test_pixels_of_images_that_are_no_tensor_are_refused_beside_videos(family: Family) -> None:
     inputs = family.for_stock(make_prompt(family, "image_and_video"))
     for name in inputs.keys() & {"pixel_values", "pixel_attention_mask"}:
@@ -194,7 +194,7 @@ def test_placeholders_that_do_not_match_the_frames_are_refused(family: Family) -
     assert_all_refuse(family, inputs, rf"\[{per_video - 1}\] video placeholders.* videos of \[{per_video}\].*processor")
 
 
-@only(lambda family, asking: family.representative or asking == "stock")
+@by_default(lambda family, asking: family.representative or asking == "stock")
 def test_placeholders_whose_video_is_not_passed_are_refused(asking: Family) -> None:
     """The stock classes read them as text. TRL's GRPO trainer asks for log-probabilities so."""
     inputs, text = asking.one_video(), asking.inputs("So?")
@@ -213,7 +213,7 @@ def test_placeholders_whose_video_is_not_passed_are_refused(asking: Family) -> N
 
 
 # What reads ids in a way of its own is tested beside the representatives.
-@only(lambda family: family.representative or family.adds_features or family.shares_ids or family.padded_frames)
+@by_default(lambda family: family.representative or family.adds_features or family.shares_ids or family.padded_frames)
 def test_embeddings_run_beside_videos_as_their_ids_do(family: Family) -> None:
     inputs = family.one_video()
     embeddings = family.model.get_input_embeddings()(inputs["input_ids"])
@@ -400,7 +400,8 @@ def test_an_inner_model_built_from_a_stock_config_works(family: Family) -> None:
     assert torch.equal(inner(**inputs).last_hidden_state, family.load().model(**inputs).last_hidden_state)
 
 
-@only(lambda family: family.representative and family.mrope)
+@of_representatives
+@only(lambda family: family.mrope)
 def test_images_and_videos_without_their_grids_are_refused(family: Family) -> None:
     inputs = dict(family.inputs(family.prompt("?", videos=1, images=1), videos=[make_video(0)], images=[make_image(0)]))
     del inputs["image_grid_thw"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, of_representatives, only
+from conftest import Family, by_default, of_representatives
 from models import make_image, make_video
 from test_generate import MODES, NEW, run
 from torch import Tensor
@@ -38,7 +38,7 @@ def last_tokens(inputs: Any) -> Tensor:
     return inputs["input_ids"].masked_fill(~is_last, -100)
 
 
-@only(lambda family, asking: family.representative or asking == "short")
+@by_default(lambda family, asking: family.representative or asking == "short")
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_each_row_has_the_logits_and_the_loss_that_it_has_alone(asking: Family, side: str) -> None:
     @cache
@@ -76,7 +76,7 @@ def test_a_batchs_gradients_are_the_mean_of_its_rows(asking: Family, side: str) 
         torch.testing.assert_close(together[name], gradient, rtol=1e-3, atol=1e-4 * scale, msg=name)
 
 
-@only(lambda family, asking: family.representative or asking == "stock")
+@by_default(lambda family, asking: family.representative or asking == "stock")
 @pytest.mark.parametrize("mode", ["greedy", "beams_returned", "repetition_penalty", "static_cache"])
 def test_each_row_is_answered_as_it_is_alone(asking: Family, mode: str) -> None:
     rows = MODES[mode].get("num_return_sequences", 1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, of_representatives, only
+from conftest import Family, by_default, of_representatives, only
 from models import CASES_THAT_LOAD, RETENTION_RATIO, make_video, typed
 from reference import compressed_embeddings, position_arguments
 from test_generate import answered, batch_of_two, run
@@ -123,7 +123,7 @@ def test_original_positions_equal_those_of_the_full_prompt(family: Family) -> No
     assert torch.allclose(ours.logits, renumbered, atol=1e-4) != family.case.reads_positions
 
 
-@only(lambda family: family.representative or family.shares_kv)
+@by_default(lambda family: family.representative or family.shares_kv)
 @pytest.mark.parametrize("positions", ["original", "consecutive"])
 def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: Family, positions: str) -> None:
     model = family.load(retention_ratio=RETENTION_RATIO, compression_positions=positions)
@@ -143,7 +143,8 @@ def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: 
     torch.testing.assert_close(step.logits[:, -1], from_scratch, rtol=0, atol=1e-5)
 
 
-@only(lambda family: family.representative and not family.mrope)
+@of_representatives
+@only(lambda family: not family.mrope)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_original_positions_without_a_cache_equal_those_with_one(family: Family, attention: str, rows: int) -> None:

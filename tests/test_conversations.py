@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, of_representatives, only
+from conftest import Family, by_default, of_representatives, only
 from models import RETENTION_RATIO, make_image, make_video, token_types, typed, video_places
 from test_generate import NEW, answered, batch_of_two, run
 from torch import Tensor
@@ -41,7 +41,7 @@ def other_chats(family: Family, model: Any) -> None:
     model(**family.inputs("So?"))
 
 
-@only(lambda family, asking: family.representative or asking == "stock")
+@by_default(lambda family, asking: family.representative or asking == "stock")
 @pytest.mark.parametrize(
     ("first", "second", "by"),
     [
@@ -128,9 +128,10 @@ CHANGES: dict[str, tuple[str, Any, list[int]]] = {
 
 
 # What is padding in a short prompt, only its mask tells, as with the stock class.
+@of_representatives
 @only(
     lambda family, change, asking, masked: (
-        family.representative and (not family.recurrent or change == "reordered") and (asking == "stock" or masked)
+        (not family.recurrent or change == "reordered") and (asking == "stock" or masked)
     )
 )
 @torch.no_grad()
@@ -149,7 +150,8 @@ def test_a_caches_memory_of_the_prompt_follows_its_rows(asking: Family, change: 
     torch.testing.assert_close(logits, expected[rows], rtol=0, atol=1e-5)
 
 
-@only(lambda family: family.representative and not family.recurrent)
+@of_representatives
+@only(lambda family: not family.recurrent)
 def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(family: Family) -> None:
     inputs, token = family.one_video(), torch.tensor([[20]])
     cache = family.model(**inputs, use_cache=True).past_key_values
@@ -165,7 +167,8 @@ def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(fami
         family.model(input_ids=token, past_key_values=cache)
 
 
-@only(lambda family: family.representative and not family.recurrent)
+@of_representatives
+@only(lambda family: not family.recurrent)
 def test_an_answer_may_be_cropped_from_the_cache(asking: Family) -> None:
     inputs = asking.one_video()
     turn = run(asking.model, inputs, return_dict_in_generate=True)
@@ -176,7 +179,8 @@ def test_an_answer_may_be_cropped_from_the_cache(asking: Family) -> None:
     assert torch.equal(again, run(asking.model, {"input_ids": ids} | asking.videos_of(inputs)))
 
 
-@only(lambda family: family.representative and family.mrope)  # the others have no token types
+@of_representatives
+@only(lambda family: family.mrope)  # the others have no token types
 def test_token_types_left_over_from_an_earlier_turn_do_no_harm(family: Family) -> None:
     inputs = family.one_video()
     second, cache = after_a_turn(family, inputs)
@@ -276,7 +280,8 @@ def test_speculation_on_a_filled_cache_is_refused(family: Family, name: str) -> 
             run(family.model, second, past_key_values=cache, **{name: value})
 
 
-@only(lambda family: family.representative and not family.recurrent)
+@of_representatives
+@only(lambda family: not family.recurrent)
 @pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])
 def test_beams_continue_a_cache_whose_rows_were_repeated(family: Family, name: str) -> None:
     inputs = family.one_video()
@@ -294,12 +299,8 @@ def test_beams_continue_a_cache_whose_rows_were_repeated(family: Family, name: s
     assert torch.equal(continued, run(family.model, whole, **kwargs))
 
 
-@only(
-    lambda family, asking: (
-        not (family.recurrent or family.adds_features)  # media would attend to those of later turns
-        and (family.representative or asking == "stock")
-    )
-)
+@by_default(lambda family, asking: family.representative or asking == "stock")
+@only(lambda family: not (family.recurrent or family.adds_features))  # media would attend to those of later turns
 @torch.no_grad()
 @pytest.mark.parametrize("turns", ["image image", "image video", "video image", "video video"])
 def test_beams_of_a_later_turn_see_the_media_of_their_own_chat(asking: Family, turns: str) -> None:
@@ -337,7 +338,8 @@ def test_beams_of_a_later_turn_see_the_media_of_their_own_chat(asking: Family, t
             torch.testing.assert_close(continued[name], expected[name], rtol=0, atol=1e-5)
 
 
-@only(lambda family: family.representative and family.mrope)
+@of_representatives
+@only(lambda family: family.mrope)
 def test_a_prompt_that_ends_in_a_video_is_refused_where_positions_would_be_wrong(family: Family) -> None:
     inputs = family.one_video()
     is_video = video_places(family.model.config, inputs["input_ids"][0])
@@ -406,10 +408,10 @@ def conversation_of(
 
 
 # Short prompts are written for one ratio. In a loop, the stock class counts the padding between their turns.
+@by_default(lambda family, asking: family.representative or asking == "stock")
 @only(
     lambda family, asking, by, ratio: (
-        not family.recurrent
-        and (asking == "stock" or (by == "generate" and ratio == RETENTION_RATIO and family.representative))
+        not family.recurrent and (asking == "stock" or (by == "generate" and ratio == RETENTION_RATIO))
     )
 )
 @torch.no_grad()
@@ -444,7 +446,8 @@ def rebuilt(cache: Any) -> DynamicCache:
     return DynamicCache(ddp_cache_data=[(layer.keys.clone(), layer.values.clone()) for layer in filled])
 
 
-@only(lambda family: family.representative and not family.recurrent)
+@of_representatives
+@only(lambda family: not family.recurrent)
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 def test_a_cache_that_was_rebuilt_is_refused_where_its_tokens_cannot_be_known(family: Family, ratio: float) -> None:
     inputs = family.one_video()
@@ -460,7 +463,8 @@ def test_a_cache_that_was_rebuilt_is_refused_where_its_tokens_cannot_be_known(fa
 
 
 @torch.no_grad()
-@only(lambda family: family.representative and not family.mrope)
+@of_representatives
+@only(lambda family: not family.mrope)
 def test_a_loop_at_original_positions_refuses_a_cache_that_was_rebuilt(family: Family) -> None:
     """It cannot tell where the positions of the kept tokens end. A chat of text alone goes on."""
     model, step = family.load(compression_positions="original"), {"input_ids": torch.tensor([[7]])}
@@ -472,7 +476,8 @@ def test_a_loop_at_original_positions_refuses_a_cache_that_was_rebuilt(family: F
 
 
 @torch.no_grad()
-@only(lambda family: family.representative and not family.recurrent)
+@of_representatives
+@only(lambda family: not family.recurrent)
 @pytest.mark.parametrize("kind", ["short", "stock"])
 def test_a_turn_with_a_video_can_be_undone_but_not_halved(family: Family, kind: str) -> None:
     asking = family.writing_short if kind == "short" else family
@@ -511,7 +516,8 @@ def test_text_that_is_hidden_between_frames_stays_hidden_in_later_steps(family: 
 
 
 @torch.no_grad()
-@only(lambda family: family.representative and not family.recurrent)  # linear attention takes no such mask
+@of_representatives
+@only(lambda family: not family.recurrent)  # linear attention takes no such mask
 def test_a_custom_mask_of_a_turn_is_kept_on_a_cache_whose_prompt_was_shortened(family: Family) -> None:
     cache = family.model(**family.one_video(), use_cache=True).past_key_values
     length, lowest = cache.get_seq_length(), torch.finfo(torch.float32).min
@@ -528,7 +534,8 @@ def test_a_custom_mask_of_a_turn_is_kept_on_a_cache_whose_prompt_was_shortened(f
 
 
 @torch.no_grad()
-@only(lambda family: family.representative and not family.mrope)
+@of_representatives
+@only(lambda family: not family.mrope)
 def test_an_image_on_a_static_cache_takes_a_mask_as_long_as_the_cache(family: Family) -> None:
     inputs, text = first_turn(family, "image"), torch.tensor([[5, 6, 7]])
     inputs.pop("attention_mask")

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 import torch
-from conftest import Family, of_representatives, only
+from conftest import Family, by_default, of_representatives, only
 from models import RETENTION_RATIO, make_video
 from reference import EXACT, compressed_embeddings, position_arguments
 from test_generate import batch_of_two, make_prompt
@@ -169,7 +169,7 @@ def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str)
 
 
 # What is padding in a short prompt, only its mask tells, as with the stock class.
-@only(lambda family, asking, masked: asking == "stock" or (masked and family.representative))
+@by_default(lambda family, asking, masked: asking == "stock" or (masked and family.representative))
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(asking: Family, masked: bool) -> None:
     both, _ = batch_of_two(asking)
@@ -225,7 +225,7 @@ def test_gradients_reach_the_language_model_the_projector_and_the_vision_tower(f
     assert without == theirs
 
 
-@only(lambda family: family.representative or family.shares_kv)
+@by_default(lambda family: family.representative or family.shares_kv)
 def test_gradient_checkpointing_of_either_kind_changes_no_gradient(family: Family) -> None:
     inputs = family.one_video()
     gradients = []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family, of_representatives, only
+from conftest import Family, by_default, of_representatives
 from models import make_video, tower_of
 from torch import Tensor
 from transformers import BatchFeature
@@ -150,7 +150,7 @@ def test_asking_for_the_towers_states_encodes_in_one_call(family: Family) -> Non
     assert torch.equal(outputs.hidden_states[-1], theirs.hidden_states[-1])
 
 
-@only(lambda family: family.representative or family.frames_are_images)
+@by_default(lambda family: family.representative or family.frames_are_images)
 @pytest.mark.parametrize("ratio", [0.25, 1.0])
 @torch.no_grad()
 def test_generate_keeps_no_states_of_the_tower(family: Family, ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:

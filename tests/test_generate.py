@@ -407,7 +407,8 @@ def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
     assert torch.equal(run(family.model, inputs, max_new_tokens=16, assistant_model=assistant), greedy)
 
 
-@only(lambda family: family.representative and not family.recurrent)
+@of_representatives
+@only(lambda family: not family.recurrent)
 @pytest.mark.parametrize("kind", ["text", "image", "one_video"])
 def test_a_compressing_assistant_drafts_what_the_stock_class_drafts(family: Family, kind: str) -> None:
     """Transformers lets an assistant draft from the prompt as text, so it has no videos to compress."""
@@ -459,9 +460,8 @@ def test_a_static_cache_has_room_for_the_compressed_prompt_and_gives_the_logits_
     assert static.past_key_values.get_max_length() == short_length(inputs) + NEW - 1
 
 
-@only(
-    lambda family: family.representative and family.tokens_per_frame < 20
-)  # so that the cache has room for the whole prompt
+@of_representatives
+@only(lambda family: family.tokens_per_frame < 20)  # so that the cache has room for the whole prompt
 def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_reused(family: Family) -> None:
     inputs = family.one_video()
     kwargs = {"cache_implementation": "static", "return_dict_in_generate": True, "max_new_tokens": 100}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, of_representatives, only
 from models import RETENTION_RATIO, make_image, make_video, token_types
 from reference import compressed_embeddings, new_tokens
 from test_generate import MODES, answered, batch_of_two, run
@@ -222,7 +222,8 @@ def test_fewer_times_than_videos_are_refused(attentive: Family, times: Any, rati
 # -- media on a filled cache, as features -----------------------------------------------------------------------------
 
 
-@only(lambda family: family.representative and family.mrope)
+@of_representatives
+@only(lambda family: family.mrope)
 @torch.no_grad()
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 @pytest.mark.parametrize("kind", ["image", "whole video", "the parent's video", "kept video"])

@@ -35,8 +35,7 @@ class SavedWithCode(ParentSaved):
 
     Attributes:
         write_code: called as `write_code(object, folder)` before the object is saved. The `vidcom2` package sets it.
-            For a config or a processor, it copies the code into the folder; a config also notes the classes and the
-            files' sha256. For a model, whose config is saved next, it only checks the folder.
+            It writes the code of a config or a processor; for a model, whose config comes next, it only checks.
         check_repo: called as `check_repo(object, repo, token, revision)` before files are sent to the Hub. It returns
             the names of the code files that belong to the object. The `vidcom2` package sets it.
     """
@@ -66,15 +65,8 @@ class SavedWithCode(ParentSaved):
     def _upload_modified_files(
         self, working_dir: Any, repo_id: str, files_timestamps: dict[str, float], *args: Any, **kwargs: Any
     ) -> Any:
-        """Send saved files to the Hub, as `push_to_hub` and `save_pretrained(push_to_hub=True)` do at their end.
-
-        Transformers leaves out the files that are no newer than `files_timestamps`. Code is written before it notes
-        these, so the object's code is always sent.
-
-        Raises:
-            ValueError: if the repo holds a file that this project did not write and that has the name of a code file.
-                Nothing is sent.
-        """
+        """Send files to the Hub, as `push_to_hub` and `save_pretrained(push_to_hub=True)` do at their end. Transformers
+        leaves out those that are as old as in `files_timestamps`, which is noted after the code is written."""
         if SavedWithCode.check_repo is not None:
             code = SavedWithCode.check_repo(self, repo_id, kwargs.get("token"), kwargs.get("revision"))
             files_timestamps = {name: stamp for name, stamp in files_timestamps.items() if name not in code}
@@ -99,15 +91,10 @@ def check_before_copy(saved_class: type, folder: str | PathLike[str]) -> None:
         refuse_taken(taken, f"the folder {str(folder)!r}")
 
 
-def refuse_taken(taken: list[str], where: str, nothing: str = "Nothing was written.") -> None:
-    """Raise a ValueError if files of others have names of code files.
-
-    Args:
-        where: starts the message, such as "the folder 'mine'".
-        nothing: says that the caller did nothing.
-    """
+def refuse_taken(taken: list[str], where: str) -> None:
+    """Raise a ValueError if files of others have names of code files; `where` says where, and starts the message."""
     if taken:
         raise ValueError(
             f"{where} holds {', '.join(map(repr, taken))}, which this project did not write, but the code saved with "
-            f"the model has files of the same name. {nothing} Move or rename them, or save to another place."
+            "the model has files of the same name. Nothing was written. Move or rename them, or save to another place."
         )

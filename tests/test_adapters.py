@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, by_default, only
 from models import HELD_IN_OTHER_PARTS
 from safetensors.torch import load_file, save_file
 from test_cli import FAST, vidcom2
@@ -51,7 +51,7 @@ def edit(folder: Path, **fields: object) -> None:
 # -- loaded -----------------------------------------------------------------------------------------------------------
 
 
-@only(lambda family: family.representative or family.name in HELD_IN_OTHER_PARTS)
+@by_default(lambda family: family.representative or family.name in HELD_IN_OTHER_PARTS)
 def test_an_adapter_alone_gives_the_logits_of_pefts_own_model(family: Family, tmp_path: Path) -> None:
     tuned = adapted(family, family.folder)
     tuned.save_pretrained(tmp_path)

@@ -213,6 +213,7 @@ def test_placeholders_whose_video_is_not_passed_are_refused(asking: Family) -> N
 
 
 # What reads ids in a way of its own is tested beside the representatives.
+@only(lambda family: not (family.frames_are_images or (family.hears and not family.padded_frames)))
 @by_default(lambda family: family.representative or family.adds_features or family.shares_ids or family.padded_frames)
 def test_embeddings_run_beside_videos_as_their_ids_do(family: Family) -> None:
     inputs = family.one_video()
@@ -392,6 +393,7 @@ def test_a_mask_that_hides_a_placeholder_of_a_dropped_token_or_of_an_image_is_re
         assert_all_refuse(family, dict(inputs) | {"attention_mask": mask}, f"hides {len(hidden)} placeholders of")
 
 
+@only(lambda family: family.native and not family.in_one_class)
 @of_representatives
 def test_an_inner_model_built_from_a_stock_config_works(family: Family) -> None:
     inner = type(family.model.model)(family.stock.config).eval()

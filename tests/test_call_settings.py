@@ -38,6 +38,7 @@ NEEDS = {  # settings that make no difference by themselves
 }
 
 
+@only(lambda family, name: family.grouped or name not in ("vision_method", "vision_tolerance"))
 @of_representatives
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_setting_of_one_call_acts_as_in_a_model_loaded_with_it(family: Family, name: str) -> None:

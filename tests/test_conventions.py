@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from conftest import only
+from conftest import by_default, only
 from models import EACH_MODEL, MODELS, ModelCase
 from transformers import AutoModel, GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
@@ -108,7 +108,8 @@ def test_a_family_that_breaks_a_convention_is_refused_with_it(case: ModelCase) -
         derived_row(*stock(case))
 
 
-@only(lambda case: case.name in KINDS)
+@by_default(lambda case: case.name in KINDS)
+@only(lambda case: case in OF_A_ROW)
 def test_a_model_that_a_row_hosts_differs_nowhere_from_its_stock_class(case: ModelCase) -> None:
     model, processor = stock(case)
     stock_class = type(model)

@@ -189,6 +189,7 @@ def test_token_types_left_over_from_an_earlier_turn_do_no_harm(family: Family) -
     assert torch.equal(run(family.model, second | stale, past_key_values=cache), expected)
 
 
+@only(lambda family: family.native)
 @of_representatives
 def test_the_stock_class_cannot_continue_a_cache_that_ours_filled(family: Family) -> None:
     inputs = family.one_video()
@@ -464,7 +465,7 @@ def test_a_cache_that_was_rebuilt_is_refused_where_its_tokens_cannot_be_known(fa
 
 @torch.no_grad()
 @of_representatives
-@only(lambda family: not family.mrope)
+@only(lambda family: not (family.mrope or family.recurrent))
 def test_a_loop_at_original_positions_refuses_a_cache_that_was_rebuilt(family: Family) -> None:
     """It cannot tell where the positions of the kept tokens end. A chat of text alone goes on."""
     model, step = family.load(compression_positions="original"), {"input_ids": torch.tensor([[7]])}
@@ -535,7 +536,7 @@ def test_a_custom_mask_of_a_turn_is_kept_on_a_cache_whose_prompt_was_shortened(f
 
 @torch.no_grad()
 @of_representatives
-@only(lambda family: not family.mrope)
+@only(lambda family: not (family.mrope or family.recurrent or family.adds_features))
 def test_an_image_on_a_static_cache_takes_a_mask_as_long_as_the_cache(family: Family) -> None:
     inputs, text = first_turn(family, "image"), torch.tensor([[5, 6, 7]])
     inputs.pop("attention_mask")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, by_default, only
 from flash_attention import put_in_place_of_the_package
 from models import RETENTION_RATIO, make_video
 from test_generate import answered, batch_of_two, make_prompt
@@ -81,11 +81,14 @@ def has_attention_of_its_own(family: Any) -> bool:
     return (family.keys_are_latent or family.shares_kv) and works_in_the_stock_class(family)
 
 
-pytestmark = only(lambda family: family.representative or has_attention_of_its_own(family))
+pytestmark = [
+    only(works_in_the_stock_class),
+    by_default(lambda family: family.representative or has_attention_of_its_own(family)),
+]
 
 
 def exists(family: Any, way: str) -> bool:
-    if not (family.representative or has_attention_of_its_own(family)):
+    if not works_in_the_stock_class(family):
         return False
     if "chunks" in way:
         return CHUNKS_FEATURES

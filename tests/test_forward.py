@@ -169,7 +169,8 @@ def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str)
 
 
 # What is padding in a short prompt, only its mask tells, as with the stock class.
-@by_default(lambda family, asking, masked: asking == "stock" or (masked and family.representative))
+@only(lambda asking, masked: asking == "stock" or masked)
+@by_default(lambda family, asking: asking == "stock" or family.representative)
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(asking: Family, masked: bool) -> None:
     both, _ = batch_of_two(asking)

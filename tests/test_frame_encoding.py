@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family, by_default, of_representatives
+from conftest import Family, by_default, of_representatives, only
 from models import make_video, tower_of
 from torch import Tensor
 from transformers import BatchFeature
@@ -139,6 +139,7 @@ def test_chunk_frames_limits_the_tower_wherever_videos_are_encoded(family: Famil
         assert set(seen) == {2} and sum(seen) == family.case.scored_frames(8)
 
 
+@only(lambda family: family.has_tower)
 @of_representatives
 @torch.no_grad()
 def test_asking_for_the_towers_states_encodes_in_one_call(family: Family) -> None:

@@ -25,6 +25,7 @@ def test_a_family_may_recognize_its_placeholders_in_its_own_way(family: Family) 
             call(**inputs)
 
 
+@only(lambda family: not family.in_one_class)
 @of_representatives
 def test_the_inner_model_takes_the_settings_of_a_call(family: Family) -> None:
     inputs = family.one_video()
@@ -51,6 +52,7 @@ def fused_heads(family: Family, training: bool) -> tuple[Any, Any]:
     return plain, fused
 
 
+@only(lambda family, wrapped: not family.in_one_class and (not wrapped or not family.shares_kv))
 @of_representatives
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "in PEFT"])
 def test_the_loss_of_trls_fused_head_equals_the_models_own(family: Family, wrapped: bool) -> None:
@@ -97,6 +99,7 @@ def test_a_loss_over_placeholders_is_that_of_the_short_prompt_as_it_runs(family:
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
 
 
+@only(lambda family: not family.in_one_class)
 @of_representatives
 def test_trls_log_probabilities_are_those_of_the_callers_tokens(family: Family) -> None:
     """TRL's DPO, GRPO and RLOO trainers pad prompts on the left and completions on the right."""
@@ -222,6 +225,7 @@ def test_hooks_of_accelerate_find_the_weights_in_place(family: Family) -> None:
     assert torch.equal(whole, family.stock.generate(**inputs, max_new_tokens=3, do_sample=False))
 
 
+@only(lambda family: not family.in_one_class)
 @pytest.mark.usefixtures("one_process")
 @of_representatives
 def test_fsdp_can_shard_the_inner_model_as_a_separate_unit(family: Family) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family, only
+from conftest import Family, by_default, only
 from flash_attention import put_in_place_of_the_package
 from models import MODELS, make_image, tower_of
 from torch import Tensor
@@ -35,7 +35,10 @@ SKIP = {"vision_method": "skip_repeated", "vision_tolerance": 0.8, "retention_ra
 # Towers call attention in their own ways, which the tests of the same bits see. The other tests ask a few of them.
 A_FEW = ("qwen2_5_vl", "qwen3_5", "minicpmv4_6")
 
-pytestmark = only(lambda family: family.name in A_FEW)
+pytestmark = [
+    only(lambda family: family.name in WITH_SEGMENTS),
+    by_default(lambda family: family.name in A_FEW),
+]
 
 
 # -- videos and images ------------------------------------------------------------------------------------------------
@@ -98,6 +101,7 @@ def implementations(inner: Any) -> set[str]:
 
 
 @only(lambda family: True)
+@by_default(lambda family: True)
 def test_it_runs_in_the_families_whose_stock_towers_loop_over_segments(family: Family) -> None:
     """If a family's stock tower no longer loops, Transformers does by itself what the file does."""
     source = inspect.getsource(inspect.getmodule(type(tower_of(family.stock.model))))
@@ -106,7 +110,7 @@ def test_it_runs_in_the_families_whose_stock_towers_loop_over_segments(family: F
     assert packed == (layers_of(family.model.model) if family.case.name in WITH_SEGMENTS else [])
 
 
-@only(lambda family: family.name in WITH_SEGMENTS)
+@by_default(lambda family: True)
 @pytest.mark.parametrize("media", [videos_of_several_sizes, images_of_several_sizes])
 @torch.no_grad()
 def test_features_are_the_very_bits_of_the_stock_tower(
@@ -193,6 +197,7 @@ def seen_by_layers(inner: Any) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
+@only(lambda family: family.name in WITH_SEGMENTS and family.name != "nemotron_h_omni")
 @torch.no_grad()
 def test_a_layer_calls_sdpa_once_for_each_length_and_a_pass_reads_the_lengths_once(
     family: Family, large: Family
@@ -209,7 +214,7 @@ def test_a_layer_calls_sdpa_once_for_each_length_and_a_pass_reads_the_lengths_on
     assert stock_reads - our_reads == 3 * len(of_layers) - len({id(ends) for ends in of_layers})
 
 
-@only(lambda family: family.name in A_FEW and family.grouped)
+@only(lambda family: family.name in WITH_SEGMENTS and family.grouped)
 @torch.no_grad()
 def test_what_is_left_out_of_frames_runs_in_batches_too(family: Family, large: Family) -> None:
     """Frames that changed in as many patches share a batch. A group of patches in each frame has changed much."""
@@ -363,7 +368,7 @@ def varlen_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-@only(lambda family: family.name in WITH_SEGMENTS)
+@by_default(lambda family: True)
 @torch.no_grad()
 def test_torchs_function_for_segments_gives_the_stock_towers_features(
     family: Family, large: Family, varlen_calls: list[Any]
@@ -376,7 +381,7 @@ def test_torchs_function_for_segments_gives_the_stock_towers_features(
     assert len(varlen_calls) == (0 if takes_none else len(layers_of(family.model.model)))
 
 
-@only(lambda family: family.name in A_FEW and family.grouped)
+@only(lambda family: family.name in WITH_SEGMENTS and family.grouped)
 @torch.no_grad()
 def test_what_is_left_out_of_frames_uses_torchs_function_too(family: Family, varlen_calls: list[Any]) -> None:
     inputs = family.videos_of(family.one_video())

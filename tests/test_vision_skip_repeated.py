@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, of_representatives, only
+from conftest import Family, by_default, of_representatives, only
 from flash_attention import put_in_place_of_the_package
 from models import make_video, tower_of
 from test_generate import answered
@@ -446,13 +446,15 @@ def test_outputs_of_a_whole_tower_are_refused(family: Family, name: str) -> None
         family.model.get_video_features(**pixels_of(family, 2), **SKIP, **{name: True})
 
 
-@only(lambda family: family.representative and family.mrope)
+@of_representatives
+@only(lambda family: family.mrope and family.grouped)
 def test_descriptions_of_all_patches_are_refused(family: Family) -> None:
     with pytest.raises(ValueError, match=r"`video_cu_seqlens` is.*`vision_method='skip_repeated'`"):
         family.model.get_video_features(**pixels_of(family, 2), **SKIP, video_cu_seqlens=torch.tensor([0, 1]))
 
 
-@only(lambda family: family.name in ("internvl", "gemma4", "kimi_k25"))
+@by_default(lambda family: family.name in ("internvl", "gemma4", "kimi_k25"))
+@only(lambda family: not family.grouped)
 def test_a_family_whose_tower_it_cannot_run_refuses_it(family: Family, tmp_path: Path) -> None:
     inputs, config = family.one_video(), family.case.config_class()
     config.vision_method = "skip_repeated"

@@ -275,8 +275,7 @@ class TooFewTokensError(ValueError):
 
 
 def keeping(num_kept: int, num_tokens: int, settings: CompressionSettings) -> CompressionSettings:
-    """Return the settings with which a video of `num_tokens` scored tokens keeps `num_kept` of them, or more if the
-    method cannot keep so few."""
+    """Return the settings with which a video of `num_tokens` scored tokens keeps `num_kept`, or as few as it can."""
     rounds = COMPRESSION_METHODS[settings.compression_method].reads("compression_rounding")
     return replace(
         settings,

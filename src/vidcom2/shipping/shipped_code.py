@@ -144,7 +144,7 @@ def check_repo(
 
         written = written_before(content(CONFIG)) if CONFIG in there else {}
         taken = [name for name in changed if not _is_same(content(name), written.get(name))]
-        refuse_taken(taken, f"the repo {repo!r}", "Nothing was sent.")
+        refuse_taken(taken, f"the repo {repo!r}")
     return code.keys()
 
 

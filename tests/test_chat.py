@@ -2,6 +2,7 @@
 
 import copy
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ def test_watch_writes_a_file_that_chat_answers_from(tmp_path: Path) -> None:
     clip, path = TOY.clips[0], tmp_path / "clip.watched"
     shown = shown_by("watch", clip.path, "-o", path, "--num-frames", 16)
     assert re.search(r"Kept 101 of 401 video tokens of 16 frames, .*, in .*clip\.watched", shown), shown
-    code, shown, error = chat(f"{clip.question}\n{clip.question}\n", path)
+    (next_step,) = re.findall(r"^Ask about it: vidcom2 chat (.+)$", shown, re.MULTILINE)
+    code, shown, error = chat(f"{clip.question}\n{clip.question}\n", *shlex.split(next_step))
     assert code == 0 and shown.splitlines().count(clip.answer) == 2, error
     assert "`--retention-ratio` is 0.5" in mistake("chat", path, "--retention-ratio", 0.5)
 

@@ -113,6 +113,7 @@ def test_every_command_counts_the_same_tokens_of_the_same_frames(model: str, tmp
     assert f": {counts} stay" in explained and f", {frames} frames " in explained
     watched = shown_by("watch", "--model", model, "-o", tmp_path / "x.watched")
     assert f"Kept {counts} of {frames} frames, vidcom2 at 0.25" in watched
+    assert f"x.watched --model {model}\n" in watched
 
 
 def test_run_compares_with_another_method(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """`vidcom2 watch` keeps what a model has seen of a video in a file. `asking/watched.py` does the work."""
 
+import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,3 +49,5 @@ def watch_command(context: typer.Context, options: WatchOptions) -> None:
         announce_demo(options.model, options.video, "watch")
         print_lost(watched.lost_frames)
         print_line(f"Kept {escape(watched.summary)}, in {escape(str(output))} ({decimal(output.stat().st_size)})")
+        of_model = [] if options.model is None else ["--model", options.model]
+        print_line(f"Ask about it: {escape(shlex.join(['vidcom2', 'chat', str(output), *of_model]))}")

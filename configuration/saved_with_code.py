@@ -96,5 +96,5 @@ def refuse_taken(taken: list[str], where: str) -> None:
     if taken:
         raise ValueError(
             f"{where} holds {', '.join(map(repr, taken))}, which this project did not write, but the code saved with "
-            "the model has files of the same name. Nothing was written. Move or rename them, or save to another place."
+            "the model has files of the same name. Nothing was written there. Move or rename them, or save elsewhere."
         )

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -105,7 +105,12 @@ def _kind(row: ModelCase) -> object:
     return tuple(mixins), row.frames_stand_apart, row.deepstack
 
 
-KINDS = {row.name: _kind(row) for row in MODELS}
+@cache
+def _kinds() -> dict[str, object]:
+    """Return each family's kind. It imports the model classes, so only tests that have a family wait for it."""
+    return {row.name: _kind(row) for row in MODELS}
+
+
 COVERED = "the families of a kind that has a representative"
 
 
@@ -132,12 +137,12 @@ def _share_out(items: list[pytest.Item]) -> None:
         first[row.name] = min(first.get(row.name, place), place, key=sum)
     for place, cases in combinations.items():
         rows = [_row(item) for item in cases.values()]
-        covered = {KINDS[row.name] for row in rows if row.representative}
+        covered = {_kinds()[row.name] for row in rows if row.representative}
         for is_slow in (False, True):
             others = [row for row in rows if row.slow == is_slow and not row.representative]
             kinds: dict[object, list[ModelCase]] = defaultdict(list)
             for row in others:
-                kinds[COVERED if KINDS[row.name] in covered else KINDS[row.name]].append(row)
+                kinds[COVERED if _kinds()[row.name] in covered else _kinds()[row.name]].append(row)
             running = {_stand_in(others, f"{test} {place}").name} if others else set()
             if not around_the_models:
                 running |= {

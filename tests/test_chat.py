@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import Family, only
 from test_cli import mistake, shown_by
+from test_recorded_commands import METHOD, SOURCE
 from transformers import StaticCache
 from typer.testing import CliRunner
 
@@ -28,7 +29,12 @@ def video() -> Video:
 
 
 def chat(lines: str, *arguments: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["chat", *map(str, arguments)], input=lines)
+    return typed_line(lines, "chat", *arguments)
+
+
+def typed_line(lines: str, *arguments: object) -> tuple[int, str, str]:
+    """Run a command with these lines on stdin."""
+    result = CliRunner().invoke(app, [*map(str, arguments)], input=lines)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr
@@ -132,10 +138,24 @@ def test_watch_writes_a_file_that_chat_answers_from(tmp_path: Path) -> None:
     clip, path = TOY.clips[0], tmp_path / "clip.watched"
     shown = shown_by("watch", clip.path, "-o", path, "--num-frames", 16)
     assert re.search(r"Kept 101 of 401 video tokens of 16 frames, .*, in .*clip\.watched", shown), shown
-    (next_step,) = re.findall(r"^Ask about it: vidcom2 chat (.+)$", shown, re.MULTILINE)
-    code, shown, error = chat(f"{clip.question}\n{clip.question}\n", *shlex.split(next_step))
+    code, shown, error = typed_line(f"{clip.question}\n{clip.question}\n", *next_step(shown))
     assert code == 0 and shown.splitlines().count(clip.answer) == 2, error
     assert "`--retention-ratio` is 0.5" in mistake("chat", path, "--retention-ratio", 0.5)
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_the_next_step_of_watch_has_the_method_and_the_placement(tmp_path: Path) -> None:
+    module, clip, path = tmp_path / "of_a_stranger.py", TOY.clips[0], tmp_path / "clip.watched"
+    module.write_text(SOURCE)
+    sampled = ("--num-frames", 4, "--compression-method", METHOD, "--dtype", "float32")
+    step = next_step(shown_by("--import", module, "watch", clip.path, "-o", path, *sampled))
+    assert step[:2] == ["--import", str(module)] and step[-2:] == ["--dtype", "float32"]
+    assert typed_line("What?\n", *step)[0] == 0
+
+
+def next_step(shown: str) -> list[str]:
+    (line,) = re.findall(r"^Ask about it: vidcom2 (.+)$", shown, re.MULTILINE)
+    return shlex.split(line)
 
 
 def test_help_is_a_command_of_chat_and_no_question() -> None:

@@ -467,6 +467,8 @@ def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_reused(family: 
     kwargs = {"cache_implementation": "static", "return_dict_in_generate": True, "max_new_tokens": 100}
     cache = run(family.model, inputs, **kwargs).past_key_values
     cache.reset()
+    assert torch.equal(run(family.stock, inputs, past_key_values=cache), run(family.stock, inputs))
+    cache.reset()
     turn = run(family.model, inputs, retention_ratio=1.0, past_key_values=cache, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, turn.sequences[:, :3]], dim=1)
     ours = run(family.model, {"input_ids": ids}, retention_ratio=1.0, past_key_values=turn.past_key_values)
@@ -490,6 +492,17 @@ def test_features_encoded_beforehand_can_be_passed(family: Family) -> None:
     with pytest.raises(ValueError, match="uncompressed features"):
         run(family.model, prompt, **stocks)
     assert torch.equal(run(family.model, prompt, **stocks, retention_ratio=1.0), run(family.stock, inputs))
+
+
+@of_representatives
+def test_the_callers_features_of_an_image_stay_as_they_are(family: Family) -> None:
+    inputs = make_prompt(family, "image")
+    features = family.model.model.get_image_features(**family.images_of(inputs), return_dict=True)
+    kept = features.pooler_output
+    prompt = {name: value for name, value in inputs.items() if name != "pixel_values"}
+    expected = run(family.model, inputs, num_beams=2)
+    assert torch.equal(run(family.model, prompt, mm_encoder_outputs={"image": features}, num_beams=2), expected)
+    assert features.pooler_output is kept
 
 
 @of_representatives

@@ -25,7 +25,7 @@ from vidcom2.asking.watched import Watched, load_watched_file
 from vidcom2.asking.watched_file import read_header
 from vidcom2.bulk import many_in_transformers
 from vidcom2.bulk.engine import Engine
-from vidcom2.configuration.compression_settings import NUM_KEPT
+from vidcom2.configuration.compression_settings import NUM_KEPT, CompressionSettings
 from vidcom2.errors import OptionError
 from vidcom2.toys import DEMO_VIDEO
 
@@ -449,6 +449,27 @@ def test_commands_answer_from_a_watched_video_or_say_why_not(tmp_path: Path) -> 
         cli("run", "--requests", str(requests), "-o", str(answers), "--retention-ratio", ratio)
         rows = {row["id"]: row for row in map(json.loads, answers.read_text().splitlines())}
         assert rows["1"].get("answer") == expected and ("error" in rows["1"]) == (expected is None)
+
+
+@pytest.mark.parametrize("toy", ["toy:llava_onevision", "toy:qwen3_vl"])
+@pytest.mark.parametrize(
+    "settings", [{"retention_ratio": 0.4}, {"compression_method": "evs"}, {"max_video_tokens": 60}], ids=str
+)
+def test_settings_of_loading_are_the_videos_and_not_the_encoders(
+    toy: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """The processor of the model that watched is given them, and that of the model that answers is not."""
+    model, processor = vidcom2.load(toy, device="cpu", **settings)
+    watched = vidcom2.watch(DEMO_VIDEO, model, processor=processor, num_frames=16)
+    watched.save(tmp_path / "clip.watched")
+    again = vidcom2.load_watched(tmp_path / "clip.watched", toy, device="cpu")
+    assert again.settings == watched.settings != CompressionSettings()
+    asked = ["What is the digit?", "How many scenes are there?"]
+    expected = vidcom2.ask(DEMO_VIDEO, asked, model, processor=processor, num_frames=16)
+    for each in (again, again.prefill()):
+        answers = [each.ask(question) for question in asked]
+        assert answers == expected
+        assert [one.video_tokens for one in answers] == [one.video_tokens for one in expected]
 
 
 IN_ANOTHER_PROCESS = """

@@ -275,7 +275,7 @@ class TooFewTokensError(ValueError):
 
 
 def keeping(num_kept: int, num_tokens: int, settings: CompressionSettings) -> CompressionSettings:
-    """Return the settings with which a video of `num_tokens` scored tokens keeps `num_kept`, or as few as it can."""
+    """Return the settings with which a video of `num_tokens` scored tokens keeps `num_kept`, or its method's least."""
     rounds = COMPRESSION_METHODS[settings.compression_method].reads("compression_rounding")
     return replace(
         settings,

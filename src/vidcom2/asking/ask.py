@@ -174,21 +174,23 @@ def load_watched(
     model: str | PreTrainedModel | None = None,
     *,
     processor: ProcessorMixin | None = None,
-    **settings: Any,
+    **arguments: Any,
 ) -> Watched:
     """Load a video that `Watched.save` wrote.
 
     Args:
         path: the file.
         model, processor: the model that watched the video, as in `ask`. Its language model may have been tuned since.
-        **settings: settings that the video must have been watched with. Others of its settings may be anything.
+        **arguments: how to load a model that is named, as in `ask`; and settings that the video must have been watched
+            with. Others of its settings may be anything.
 
     Raises:
         OptionError: on a file that is damaged, of another version of vidcom2, of another model or with other settings,
             or whose video has changed since.
         CheckpointError: if the model cannot be loaded.
     """
-    return _watched_in(path, model, processor, Placement(), _settings_alone("load_watched", settings))
+    placement = Placement.popped_from(arguments)
+    return _watched_in(path, model, processor, placement, _settings_alone("load_watched", arguments))
 
 
 def _watched_in(

@@ -37,7 +37,7 @@ from .watched_model import encoder_identity
 if TYPE_CHECKING:
     from .watched import Watched
 
-FORMAT = 3
+FORMAT = 4
 HEADER, CHECKSUM = "vidcom2", "sha256"  # of the metadata: a JSON text, and the digest of this text
 AGAIN = "Watch the video again: `vidcom2.watch(...)` and `save`."
 # The most that a file may hold. More would take a processor minutes, or fill the memory.

@@ -18,6 +18,7 @@ from transformers import PreTrainedConfig
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError
 from ..loading.checkpoints import Checkpoint
+from ..modeling.prompt.processing_short_prompts import OWN
 
 WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 LANGUAGE_MODEL = ("language_model.",)  # how its names in the inner model begin; all else encodes
@@ -40,9 +41,11 @@ def encoder_identity(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def processor_identity(processor: Any, of_video: bool = False) -> str:
-    """Return a digest of what a processor makes of a prompt or, if asked, of its video alone, for which the vocabulary
-    and the chat template do not count."""
-    own = {name: value for name, value in vars(processor).items() if isinstance(value, bool | int | float | str)}
+    """Return a digest of what a processor makes of a prompt or, if asked, of its video alone, for which the vocabulary,
+    the chat template and our settings do not count: the video has settings of its own."""
+    ignored = OWN if of_video else ()
+    plain = {name: value for name, value in vars(processor).items() if isinstance(value, bool | int | float | str)}
+    own = {name: value for name, value in plain.items() if name not in ignored}
     template, parts = own.pop("chat_template", None), [processor.video_processor.to_dict(), own]
     if not of_video:
         backend = getattr(processor.tokenizer, "backend_tokenizer", None)

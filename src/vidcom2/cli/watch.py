@@ -1,7 +1,6 @@
 """`vidcom2 watch` keeps what a model has seen of a video in a file. `asking/watched.py` does the work."""
 
-import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +10,9 @@ from rich.filesize import decimal
 from rich.markup import escape
 
 from ..checks import WATCHED, check_watched_target, new_output
+from ..records.provenance import command_line
 from ..toys import shown_with
-from .console import one_line_errors, print_line, status, takes_fields, takes_placement, takes_settings
+from .console import imported_modules, one_line_errors, print_line, status, takes_fields, takes_placement, takes_settings
 from .loading import VideoOptions, announce_demo, print_lost, watched_video
 
 
@@ -49,5 +49,6 @@ def watch_command(context: typer.Context, options: WatchOptions) -> None:
         announce_demo(options.model, options.video, "watch")
         print_lost(watched.lost_frames)
         print_line(f"Kept {escape(watched.summary)}, in {escape(str(output))} ({decimal(output.stat().st_size)})")
-        of_model = [] if options.model is None else ["--model", options.model]
-        print_line(f"Ask about it: {escape(shlex.join(['vidcom2', 'chat', str(output), *of_model]))}")
+        asking = replace(options, video=str(output), settings={})
+        next_step = command_line(asking, "chat", ("output", "num_frames"), imported_modules())
+        print_line(f"Ask about it: {escape(next_step)}")

@@ -342,7 +342,8 @@ def test_pushing_never_overwrites_a_file_of_others(via: str, world: World, tmp_p
     world.hub.commit(repo, {"compression.py": mine}, "mine")
     before = world.hub.head(repo)
     for name in (repo, repo.partition("/")[2]):
-        with pytest.raises(ValueError, match=rf"'{repo}' holds 'compression\.py', which this .* Nothing was written there\."):
+        refused = rf"'{repo}' holds 'compression\.py', which this .* Nothing was written there\."
+        with pytest.raises(ValueError, match=refused):
             push(name)
     assert world.hub.head(repo) == before and world.hub.read(repo, "compression.py") == mine
     if via == "push_to_hub":

@@ -12,7 +12,15 @@ from rich.markup import escape
 from ..checks import WATCHED, check_watched_target, new_output
 from ..records.provenance import command_line
 from ..toys import shown_with
-from .console import imported_modules, one_line_errors, print_line, status, takes_fields, takes_placement, takes_settings
+from .console import (
+    imported_modules,
+    one_line_errors,
+    print_line,
+    status,
+    takes_fields,
+    takes_placement,
+    takes_settings,
+)
 from .loading import VideoOptions, announce_demo, print_lost, watched_video
 
 

@@ -670,6 +670,12 @@ def test_a_run_is_continued_only_if_nothing_that_answers_depend_on_has_changed(
     module.write_text("kept = 2\n")
     assert vidcom2(*arguments)[0] == 0  # it holds no method
     module.write_text("kept = 1\n")
+    content = clip.read_bytes()
+    clip.unlink()
+    clip.write_bytes(content)  # as a copy has a time of its own
+    assert vidcom2(*arguments)[0] == 0 and (output / "answers.jsonl").read_text() == before
+    clip.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    check_refused("has the answer about another video of question '1'")
     clip.write_bytes((data.parent / "1.mp4").read_bytes())
     check_refused("has the answer about another video of question '1'")
     other = save_tiny(tmp_path / folder.name, seed=1)

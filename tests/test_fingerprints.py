@@ -19,7 +19,18 @@ from vidcom2.loading.checkpoints import load_checkpoint
 from vidcom2.loading.finding_checkpoints import resolve
 from vidcom2.loading.placement import Placement
 from vidcom2.records import fingerprints
-from vidcom2.records.fingerprints import code_digest, digest, folder_identity, identity_of, model_files, video_stamp
+from vidcom2.records.fingerprints import (
+    SAMPLE_BYTES,
+    SAMPLES,
+    code_digest,
+    digest,
+    folder_identity,
+    identity_of,
+    model_files,
+    stamp_of_content,
+    video_changed,
+    video_stamp,
+)
 from vidcom2.records.run_record import AnswerFile
 from vidcom2.toys import TOY
 
@@ -117,6 +128,30 @@ def test_a_list_of_pictures_is_stamped_like_a_file(tmp_path: Path) -> None:
         AnswerFile(tmp_path / "a.jsonl").check_answers({"1": answered}, [("1", asked.stamp)])
     files[1].unlink()  # what is gone has not changed
     assert video_stamp(names) is video_stamp(names[-1:]) is video_stamp([object()]) is None
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_copy_of_a_video_is_known_by_its_content(is_list: bool, is_large: bool, tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.mp4" for i in range(3 if is_list else 1)]
+    content = os.urandom(SAMPLES * SAMPLE_BYTES * (3 if is_large else 1))
+    for file in files:
+        file.write_bytes(content)
+    source: Any = list(map(str, files)) if is_list else files[0]
+    then = video_stamp(source)
+    before = stamp_of_content(source, then)
+    assert not video_changed(before, video_stamp(source)), "the times are the same, so nothing is read"
+    os.utime(files[-1], (1, 1))
+    now = video_stamp(source)
+    assert video_changed(then, now, source) and video_changed(before, now), "without a digest or a path, times decide"
+    assert not video_changed(before, now, source)
+    assert stamp_of_content(source, then) == then, "it may have changed while it was read"
+    files[-1].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert video_changed(before, video_stamp(source), source)
+    files[-1].write_bytes(content[:-1])
+    assert video_changed(before, video_stamp(source), source)
+    files[-1].unlink()
+    assert not video_changed(before, video_stamp(source), source), "an answer about what is gone is still its answer"
 
 
 OFFSET = 1

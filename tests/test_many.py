@@ -774,6 +774,10 @@ def test_answers_of_another_model_or_about_another_video_and_the_users_files_are
     assert code == 0, error
     code, _, error = vidcom2(*command(model, tmp_path / "a.jsonl", "--requests", requests[1]))
     assert code == 2 and "has the answer about another video of request '1'" in error
+    shutil.copy(clips / "0.mp4", other / "clip.mp4")
+    before = (tmp_path / "a.jsonl").read_bytes()
+    code, _, error = vidcom2(*command(model, tmp_path / "a.jsonl", "--requests", requests[1]))
+    assert code == 0 and (tmp_path / "a.jsonl").read_bytes() == before, "a copy is no other video"
     save_tiny(model, seed=1)
     assert "`model_files` was '" in mistake(*command(model, tmp_path / "a.jsonl", "--requests", requests[0]))
     lock = tmp_path / "b.jsonl.lock"

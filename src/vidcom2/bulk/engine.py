@@ -15,6 +15,7 @@ from ..asking.prompting import check_template_arguments
 from ..asking.watched import Watched
 from ..checks import is_watched, path_of_watched
 from ..errors import OptionError, reason_of
+from ..records.fingerprints import stamp_of_content, video_stamp
 from ..video.reading import Video, read_video
 from .background import Background
 from .requests import AnsweredRequest, HowToAnswer, VideoRequest
@@ -83,11 +84,13 @@ class Engine(ABC):
             yield from self._answered(background.take, prepare)
 
     def rows(self, requests: Sequence[VideoRequest]) -> Generator[dict[str, Any], None, None]:
-        """Yield the rows of the answers, with `video_file`, the `video_stamp` of the video before it was read."""
-        videos = {request.id: request.stamp.video_file for request in requests}
+        """Yield the rows of the answers, with `video_file`, the stamp of the video before it was read and a digest of
+        its content."""
+        videos = {request.id: video_stamp(request.video) for request in requests}
         with closing(self.answers(requests)) as answers:
             for answer in answers:
-                yield answer.row | {"video_file": videos[answer.request.id]}
+                file = stamp_of_content(answer.request.video, videos[answer.request.id])
+                yield answer.row | {"video_file": file}
 
     def prepared(self, group: Sequence[VideoRequest], read: Callable[..., Video]) -> Prepared:
         """Read the video of these requests, and prepare each. Any thread may call this."""

@@ -223,7 +223,7 @@ def check_requests(
                 raise OptionError(problem)
             first, total = first or (problem and f"{name}, {problem}"), total + 1
             askable += problem is None
-            yield name, RequestStamp(row["given"], row["video_file"])
+            yield name, RequestStamp(*(row[field] for field in RequestStamp._fields))
 
     others = output.check_answers(answered, asked())
     if not total:

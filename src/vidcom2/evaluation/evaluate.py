@@ -21,7 +21,7 @@ from ..errors import OptionError
 from ..judging.questions import Question
 from ..loading.checkpoints import Checkpoint
 from ..presets import NUM_FRAMES
-from ..records.fingerprints import code_digest, video_changed, video_stamp
+from ..records.fingerprints import code_digest, stamp_of_content, video_changed, video_stamp
 from ..records.provenance import commit
 from ..records.run_record import AnswerFile, stamp_of, versions_of_answers
 from ..video.reading import Progress, Video, read_video
@@ -69,7 +69,8 @@ def evaluate(
         missing, so that all candidates are compared on the same questions. Answers of before stay in the file then.
         An answer has `text`, `correct` (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept
         tokens per scored token), or only `refused`, why its method cannot do this. A letter also has the
-        `letter_logprobs` of all. `video_file` is the size and the time of the last change of a video that is a file.
+        `letter_logprobs` of all. `video_file` is the size of a video that is a file, the time of its last change, and
+        a digest of its content.
 
     Raises:
         OptionError: if the file holds rows of another model, or of other questions or arguments; if a method or a
@@ -143,7 +144,7 @@ def _rows(
         for question, candidates in asked:
             stamp = video_stamp(question.video)  # before the video is read
             known = before.get(question.id, {}).get("video_file")
-            if video_changed(known, stamp):
+            if video_changed(known, stamp, question.video):
                 raise OptionError(
                     f"the video of question {question.id!r} has changed: its file was {known}, and is {stamp}. Name "
                     "another output."
@@ -171,7 +172,8 @@ def _rows(
                 by_label = found.pop(question.id)
                 of_question = [by_label[each.label] for each in candidates]
                 earlier = before.get(question.id, {}).get("answers", {})
-                yield _row_of(question, earlier, of_question) | {"video_file": stamps[question.id]}
+                video_file = stamp_of_content(question.video, stamps[question.id])
+                yield _row_of(question, earlier, of_question) | {"video_file": video_file}
 
 
 def _row_of(question: Question, before: Mapping[str, Any], answers: Sequence[AnsweredRequest]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ CHAT_TEMPLATES = "additional_chat_templates"
 RECORD_SUFFIX = ".run.json"  # of `vidcom2 run`, whose answers may lie in the model's folder
 HASHED_BYTES = 32 * 2**20  # a larger file is sampled, since reading all of it takes as long as loading it
 SAMPLES, SAMPLE_BYTES = 32, 64 * 2**10
+CONTENT = ", content "  # what precedes the digest of a video's content in its stamp
 PACKAGE = __name__.partition(".")[0] + "."
 # What Python 3.13 and newer note about a class: its line, and the attributes that its methods set, in a random order.
 NOTED = frozenset({"__firstlineno__", "__static_attributes__"})
@@ -99,10 +100,10 @@ def digest(files: Mapping[str, Path]) -> str:
     return hashlib.sha256("\n".join(f"{name} {_content(files[name])}" for name in sorted(files)).encode()).hexdigest()
 
 
-def _content(path: Path) -> str:
-    """Return a file's sha256 or, for a large file, the sha256 of samples from all over it and its size."""
+def _content(path: Path, hashed_bytes: int = HASHED_BYTES) -> str:
+    """Return a file's sha256 or, for one of more bytes, the sha256 of samples from all over it and its size."""
     size = path.stat().st_size
-    if size <= HASHED_BYTES:
+    if size <= hashed_bytes:
         return f"sha256 {sha256_of(path)}"
     samples = hashlib.sha256()
     with path.open("rb") as file:
@@ -128,15 +129,35 @@ def stamp(path: Path) -> str:
 def video_stamp(source: object) -> str | None:
     """Return the `stamp` of a video file, or one of all pictures of a list; None for a URL, frames already read, and
     where there is no file."""
-    names = source if isinstance(source, list | tuple) else [source]
-    paths = [local_path(fspath(name)) for name in names if isinstance(name, str | PathLike)]
     try:
-        stamps = [stamp(Path(path)) for path in paths if path]
+        stamps = [stamp(path) for path in _files_of(source)]
     except (OSError, ValueError):  # reading the video will report it
         return None
-    if not stamps or names is not source:
+    if not stamps or not isinstance(source, list | tuple):
         return stamps[0] if stamps else None
     return f"{len(stamps)} pictures, {hashlib.sha256(' '.join(stamps).encode()).hexdigest()[:16]}"
+
+
+def _files_of(source: object) -> list[Path]:
+    """Return the files of a video that are on this machine: one, or its pictures."""
+    names = source if isinstance(source, list | tuple) else [source]
+    paths = [local_path(fspath(name)) for name in names if isinstance(name, str | PathLike)]
+    return [Path(path) for path in paths if path]
+
+
+def stamp_of_content(source: object, before: str | None) -> str | None:
+    """Return the stamp of a video that was read, with a digest of its content, by which a copy is known. A file that
+    has changed since `before`, its `video_stamp` then, keeps that stamp."""
+    try:
+        content = _content_of_video(source)
+    except (OSError, ValueError):
+        return before
+    return before if before is None or video_stamp(source) != before else f"{before}{CONTENT}{content}"
+
+
+def _content_of_video(source: object) -> str:
+    contents = [_content(path, SAMPLES * SAMPLE_BYTES) for path in _files_of(source)]
+    return hashlib.sha256("\n".join(contents).encode()).hexdigest()[:16]
 
 
 def video_place(source: str) -> str:
@@ -156,10 +177,23 @@ def stamped(source: Any) -> tuple[str | list[str], str] | None:
     return (paths if names is source else paths[0]), now
 
 
-def video_changed(before: str | None, now: str | None) -> bool:
-    """Tell whether a video file has changed since an answer, given its stamps. An answer about a file that is gone is
-    still its answer."""
-    return before is not None and now is not None and before != now
+def video_changed(before: str | None, now: str | None, source: object = None) -> bool:
+    """Tell whether a video file has changed since an answer. An answer about a file that is gone is still its answer.
+
+    Args:
+        before: the file's stamp of then, which may have a digest of its content.
+        now: its `video_stamp`.
+        source: the video. Its content is read where only the times differ, as those of a copy do.
+    """
+    if before is None or now is None:
+        return False
+    then, _, content = before.partition(CONTENT)
+    if then == now:
+        return False
+    try:
+        return not content or source is None or _content_of_video(source) != content
+    except (OSError, ValueError):
+        return True
 
 
 def module_files(module: str) -> dict[str, Path]:

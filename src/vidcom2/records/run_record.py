@@ -29,15 +29,23 @@ def versions_of_answers() -> dict[str, str]:
 
 
 class RequestStamp(NamedTuple):
-    """Identifies the request that was answered: a digest of it as it was given, and the `video_stamp` of its file."""
+    """Identifies the request that was answered.
+
+    Attributes:
+        given: a digest of the request as it was given.
+        video_file: the `video_stamp` of its file; of an answer, with a digest of the content.
+        video: the path of the file, or the list of those of its pictures, as JSON; None of an answer.
+    """
 
     given: str
     video_file: str | None
+    video: str | None = None
 
 
 def stamp_of(given: Any, video: object) -> RequestStamp:
     """Return the stamp of a request as it was given, about this video."""
-    return RequestStamp(request_digest(given), video_stamp(video))
+    file = video_stamp(video)
+    return RequestStamp(request_digest(given), file, None if file is None else json.dumps(video, default=str))
 
 
 def request_digest(given: Any) -> str:
@@ -123,7 +131,7 @@ class RunOutput:
                     f"{self.name!r} has the answer to another {what} of id {name!r}. More may be added at the end. For "
                     "others name another --output."
                 )
-            if video_changed(before.video_file, now.video_file):
+            if video_changed(before.video_file, now.video_file, now.video and json.loads(now.video)):
                 raise OptionError(
                     f"{self.name!r} has the answer about another video of {what} {name!r}: its file was "
                     f"{before.video_file}, and is {now.video_file}. Name another --output."

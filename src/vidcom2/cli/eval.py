@@ -13,7 +13,7 @@ from rich.markup import escape
 from ..asking.candidates import Candidate, candidates_of, changed_settings, others_in_words
 from ..errors import OptionError, written_to
 from ..evaluation.accuracy_tables import named, table, unanswered
-from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, described, locked_folder
+from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, check_questions, described, locked_folder
 from ..evaluation.references import reference_labels
 from ..evaluation.which_ratio import MARGIN, enough_in_words
 from ..judging.questions import Question, checked_questions, read_questions
@@ -215,6 +215,7 @@ def _evaluated(
     file: AnswerFile,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Answer the questions. Returns the rows of the answers and the results, and writes both to the locked folder."""
+    check_questions(file, questions)  # before the model is loaded
     import_libraries(options.placement)
     from ..asking.comparison import environment
     from ..evaluation.evaluate import evaluate

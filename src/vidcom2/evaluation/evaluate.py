@@ -23,10 +23,10 @@ from ..loading.checkpoints import Checkpoint
 from ..presets import NUM_FRAMES
 from ..records.fingerprints import code_digest, stamp_of_content, video_changed, video_stamp
 from ..records.provenance import commit
-from ..records.run_record import AnswerFile, stamp_of, versions_of_answers
+from ..records.run_record import AnswerFile, versions_of_answers
 from ..video.reading import Progress, Video, read_video
 from .candidates_engine import CandidateAnswer, CandidateRequest, CandidatesEngine
-from .folder import GROWS, described
+from .folder import GROWS, check_questions, described
 
 
 @torch.no_grad()
@@ -99,8 +99,7 @@ def evaluate(
             arguments: dict[str, Any] = {"num_frames": num_frames, "max_new_tokens": max_new_tokens}
             arguments |= {"chat_template_kwargs": template_kwargs, "letters": letters}
             answers.claim(_what_answers_depend_on(checkpoint, compared, read) | arguments, commit())
-        asked = ((question.id, stamp_of(question.given, question.video)) for question in questions)
-        answers.check_answers(answers.answered(), asked, "question")
+        check_questions(answers, questions)
         rows = answers.rows_to_continue()
         before = dict(rows)
         left: list[tuple[Question, list[Candidate]]] = []

@@ -9,8 +9,8 @@ from ..asking.candidates import AllTokens, Candidate
 from ..errors import OptionError
 from ..judging.questions import Question
 from ..records.jsonl import answered_rows
-from ..records.run_record import AnswerFile, stamp_of
-from .folder import ANSWERS, GROWS, RESULTS
+from ..records.run_record import AnswerFile
+from .folder import ANSWERS, GROWS, RESULTS, check_questions
 from .report import write_report
 
 
@@ -37,8 +37,7 @@ def report_again(
             f"{str(folder)!r} has no finished evaluation of `vidcom2 eval` ({type(error).__name__}: {error}). Leave "
             "--report-only out, to answer the questions."
         ) from error
-    stamps = ((question.id, stamp_of(question.given, question.video)) for question in questions)
-    file.check_answers(file.answered(), stamps, "question")
+    check_questions(file, questions)
     of_id = answered_rows(file.path)
     rows = [of_id.get(question.id) or _unanswered(question) for question in questions]
     answers = [row["answers"] for row in rows if "answers" in row]

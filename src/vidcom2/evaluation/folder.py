@@ -1,6 +1,6 @@
 """The output folder of `vidcom2 eval`, and the run that it belongs to. Nothing here imports PyTorch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,9 @@ from typing import Any
 from ..asking.candidates import Candidate
 from ..configuration.compression_settings import TABLES
 from ..errors import OptionError, written_to
+from ..judging.questions import Question
 from ..records.fingerprints import code_digest
-from ..records.run_record import AnswerFile
+from ..records.run_record import AnswerFile, stamp_of
 
 ANSWERS, RESULTS, TABLE, PLOT = "answers.jsonl", "results.json", "results.md", "results.png"
 LOCK = f"{ANSWERS}.lock"
@@ -55,3 +56,9 @@ def locked_folder(folder: Path, arguments: Mapping[str, Any]) -> Iterator[Answer
         folder.mkdir(parents=True, exist_ok=True)
     with file.locked():
         yield file
+
+
+def check_questions(file: AnswerFile, questions: Sequence[Question]) -> None:
+    """Check that a file has no answers to other questions, or about other videos. Raises an OptionError if it does."""
+    stamps = ((question.id, stamp_of(question.given, question.video)) for question in questions)
+    file.check_answers(file.answered(), stamps, "question")

@@ -675,7 +675,7 @@ def test_a_run_is_continued_only_if_nothing_that_answers_depend_on_has_changed(
     clip.write_bytes(content)  # as a copy has a time of its own
     assert vidcom2(*arguments)[0] == 0 and (output / "answers.jsonl").read_text() == before
     clip.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    monkeypatch.setattr("vidcom2.loading.checkpoints.load_resolved", None)  # what is refused is so before the model is loaded
+    monkeypatch.setattr("vidcom2.loading.checkpoints.load_resolved", None)  # refused before it is called
     check_refused("has the answer about another video of question '1'")
     clip.write_bytes((data.parent / "1.mp4").read_bytes())
     check_refused("has the answer about another video of question '1'")

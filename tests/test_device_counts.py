@@ -2,6 +2,7 @@
 find it, too."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,15 @@ def test_behind_the_tower_the_device_is_asked_as_by_the_stock_class(tmp_path: Pa
 @only(lambda family: family.name not in QUICK)
 def test_in_the_other_families_too(family: Family, tmp_path: Path) -> None:
     assert_device_is_asked_as_by_stock(tmp_path, family.case.family.model_type)
+
+
+@pytest.mark.parametrize("toy", ["llava_onevision", pytest.param("qwen3_vl", marks=pytest.mark.slow)])
+def test_every_way_to_an_answer_gives_on_a_device_what_it_gives_on_the_cpu(toy: str) -> None:
+    command = [sys.executable, "tests/ways_on_a_device.py", toy]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert not ran.stdout
 
 
 def test_a_method_launches_few_kernels_and_waits_once_at_most(tmp_path: Path) -> None:

@@ -235,6 +235,7 @@ def model_card(
         base=options.base_model,
         base_revision=base.revision,
         share=f"{100 * config['retention_ratio']:g} %",
+        budget=None if config["max_video_tokens"] is None else f"{config['max_video_tokens']:,}",
         method=None if is_vidcom2 else config["compression_method"],
         license_text=_license_text(of_base),
         is_toy=_is_toy(base),

@@ -83,6 +83,21 @@ def test_an_adapter_that_was_trained_on_a_vidcom2_model_loads(family: Family, tm
     assert torch.equal(model(**inputs).logits, tuned(**inputs).logits)
 
 
+@only(lambda family: family.name in ("llava_onevision", "qwen3_vl"))
+def test_an_adapter_keeps_as_many_tokens_as_it_was_trained_with(family: Family, tmp_path: Path) -> None:
+    """The processor that is saved beside it says so, since PEFT saves no config."""
+    settings = {"retention_ratio": 0.5, "compression_method": "evs", "max_video_tokens": 40}
+    model, processor = package.load(family.folder, device="cpu", **settings)
+    adapted(family, family.folder, model=model).save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    for given in ({}, {"retention_ratio": 0.1}, {"compression_method": "vidcom2"}):
+        model, processor = package.load(tmp_path, device="cpu", **given)
+        for part in (model.config, processor):
+            assert {name: getattr(part, name) for name in settings} == settings | given
+    shutil.copy(family.folder / "config.json", tmp_path)
+    assert package.load(tmp_path)[0].config.retention_ratio == 0.25, "a config says more"
+
+
 @only(lambda family: family.name == "qwen2_vl")
 def test_what_lies_beside_an_adapter_is_taken_before_the_bases(family: Family, adapter: Path) -> None:
     """Trainers save the processor there, and some the config."""

@@ -19,10 +19,11 @@ from conftest import Family
 from make_clips import write_clip
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from models import video_places
-from test_cli import SECONDS, shown_by, told_by, vidcom2
+from test_cli import SECONDS, mistake, shown_by, told_by, vidcom2
 
 from benchmarks import bench_tables as pages_tables
 from benchmarks.pages import ROOT, filled, tables_in
+from vidcom2 import tiny_model
 from vidcom2.asking import stopwatch, watched
 from vidcom2.asking.candidates import AllTokens, Candidate, candidates_of
 from vidcom2.asking.comparison import compare_answers
@@ -614,7 +615,9 @@ def test_the_command_measures_a_checkpoint(family: Family, clip: str, tmp_path: 
     (content,) = told_by(
         *("bench", "--model", family.folder, "--video", clip, "--num-frames", 8, "--repeats", 2, "--max-new-tokens", 3),
         *("--method", "random,vidcom2", "--method", "dycoke", "--retention-ratio", 0.25, "-o", tmp_path),
+        *("--max-video-tokens", 100_000),
     )
+    assert content["title"] == f"Time of {family.folder.name}, at most 100,000 tokens"
     (path,) = tmp_path.glob("*.json")
     assert content == json.loads(path.read_text()) and content["complete"]
     certificate = content["birth_certificate"]
@@ -671,6 +674,13 @@ def test_mistakes_are_reported_in_one_line(arguments: list[str], message: str, t
     code, _, error = vidcom2("bench", *arguments, "-o", tmp_path / "out")
     assert code == 2 and message in " ".join(error.replace("│", " ").split())
     assert not list(tmp_path.glob("out/*"))
+
+
+def test_an_encoding_of_the_models_own_is_not_shared_with_the_stock_model(tmp_path: Path) -> None:
+    for part in tiny_model("qwen3_vl", vision_method="skip_repeated"):
+        part.save_pretrained(tmp_path / "tiny")
+    told = mistake("bench", "--model", tmp_path / "tiny", "--encode-once", "-o", tmp_path / "out")
+    assert "`vision_method` is 'skip_repeated', but with `--encode-once` all contenders share" in told
 
 
 # -- the pages --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from test_recorded_commands import METHOD, SOURCE
 from transformers import StaticCache
 from typer.testing import CliRunner
 
+from vidcom2 import tiny_model
 from vidcom2.asking.conversation import Conversation
 from vidcom2.asking.watched import watch_frames
 from vidcom2.cli.app import app
@@ -150,6 +151,16 @@ def test_the_next_step_of_watch_has_the_method_and_the_placement(tmp_path: Path)
     sampled = ("--num-frames", 4, "--compression-method", METHOD, "--dtype", "float32")
     step = next_step(shown_by("--import", module, "watch", clip.path, "-o", path, *sampled))
     assert step[:2] == ["--import", str(module)] and step[-2:] == ["--dtype", "float32"]
+    assert typed_line("What?\n", *step)[0] == 0
+
+
+def test_the_next_step_of_watch_has_the_settings_of_the_family(tmp_path: Path) -> None:
+    for part in tiny_model("vidcom2_llava_video"):
+        part.save_pretrained(tmp_path / "tiny")
+    path = tmp_path / "clip.watched"
+    given = ("--model", tmp_path / "tiny", "--compression-newlines", "trailing", "--retention-ratio", 0.5)
+    step = next_step(shown_by("watch", TOY.clips[0].path, "-o", path, "--num-frames", 4, *given))
+    assert "--compression-newlines" in step and "--retention-ratio" not in step
     assert typed_line("What?\n", *step)[0] == 0
 
 

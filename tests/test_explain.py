@@ -122,6 +122,9 @@ def test_a_call_compares_settings_and_names_those_that_differ_from_the_defaults(
         assert explanation.title.startswith(f"random at {ratio}: ")
         assert explanation.subtitle.endswith(" · compression_rounding=round")
         assert explanation.subtitle.startswith(INTERRUPTION.name) and explanation.title in repr(figure)
+    others = {"processor": family.processor, "num_frames": 4, "compare_with": [{"compression_method": "evs"}]}
+    ours, evs = vidcom2.explain(INTERRUPTION, family.model, compression_window=2, **others).ways
+    assert ours.settings["compression_window"] == 2 and "compression_window" not in evs.settings
     assert family.model.config.retention_ratio == 0.25
     for given in ({"compare_with": [{"retention_rate": 0.1}]}, {"retention_rate": 0.1}):
         with pytest.raises(ValueError, match="retention_rate"):

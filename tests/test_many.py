@@ -26,7 +26,7 @@ from test_cli import vidcom2
 from test_cli_errors import mistake
 from test_evaluation import frames_of, read_lines, write_lines
 
-from vidcom2 import AnsweredRequest, Video, answer_many, ask
+from vidcom2 import AnsweredRequest, Video, answer_many, ask, watch
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.bulk import engine, many_in_transformers
 from vidcom2.bulk.background import Background
@@ -413,6 +413,13 @@ def test_the_same_seed_samples_the_same_answers_with_any_number_of_workers(check
 def test_mistakes_in_the_call_are_refused_at_once(arguments: dict, message: str, checkpoint: Checkpoint) -> None:
     with pytest.raises(ValueError, match=message):
         answer_many(iter(()), checkpoint.model, processor=checkpoint.processor, **arguments)
+
+
+def test_a_shared_setting_is_left_out_for_a_request_of_a_method_that_does_not_read_it(checkpoint: Checkpoint) -> None:
+    windows, evs = asked("0 8")[0], asked("0 8")[0] | {"id": "evs", "compression_method": "evs"}
+    found = answers(checkpoint, [windows, evs], compression_window=4)
+    (alone,) = answers(checkpoint, [evs]).values()
+    assert not any(each.error for each in found.values()) and found["evs"].answer == alone.answer
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -859,6 +866,21 @@ def test_check_looks_at_all_rows_and_videos_without_a_model(data: Path, tmp_path
     )
     code, shown, _ = vidcom2("eval", "--data", questions, "--check")
     assert code == 3 and "line 2: `question` is missing." in shown and "1 of 2 questions can be asked" in shown
+    watch(DEMO_VIDEO, "toy:llava_onevision", num_frames=4, retention_ratio=0.5).save(tmp_path / "a.watched")
+    watched = write_lines(tmp_path / "q.jsonl", {"video": "a.watched", "question": "What?"})
+    code, shown, _ = vidcom2("eval", "--data", watched, "--check")
+    assert code == 3 and "is a watched video, which has been compressed" in shown
+    for ratios, (code, message) in {
+        (None, None): (0, "Checked: 1 of 1"),
+        (None, 0.25): (3, "`retention_ratio` is 0.25, but the video was watched with 0.5"),
+        (0.25, None): (3, "`retention_ratio` is 0.25, but the video was watched with 0.5"),
+        (0.5, 0.25): (0, "Checked: 1 of 1"),
+    }.items():
+        own, of_command = ({} if each is None else {"retention_ratio": each} for each in ratios)
+        watched = write_lines(tmp_path / "q.jsonl", {"video": "a.watched", "prompt": "What?", **own})
+        options = [word for name, value in of_command.items() for word in ("--retention-ratio", value)]
+        found, shown, _ = vidcom2("run", "--requests", watched, "--check", *options)
+        assert found == code and message in " ".join(shown.split())
     folder = tmp_path / "videos"
     folder.mkdir()
     shutil.copy(str(DEMO_VIDEO), folder / "a.mp4")

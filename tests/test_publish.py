@@ -401,7 +401,8 @@ def test_the_bases_settings_are_kept_unless_replaced(onevision_folder: Path, car
 
 def test_the_card_describes_the_repo(case: ModelCase, base_folder: Path, card: CardOptions, tmp_path: Path) -> None:
     options = dataclasses.replace(card, tag="v1")
-    staged = stage(local_base(base_folder), tmp_path / "staged", {"retention_ratio": 0.4}, options)
+    settings = {"retention_ratio": 0.4, "max_video_tokens": 8000}
+    staged = stage(local_base(base_folder), tmp_path / "staged", settings, options)
     made = ModelCard.load(staged.folder / "README.md")
     assert made.data.to_dict() == {
         "base_model": BASE,
@@ -414,8 +415,13 @@ def test_the_card_describes_the_repo(case: ModelCase, base_folder: Path, card: C
         "tags": ["vidcom2", "video", "token-compression", "custom_code"],
     }
     text, published = made.text, FAMILIES[case.config_class.model_type].published
-    shown = [MODEL_MARKER, f'repo, revision = "{REPO}", "v1"', "40 % of the video tokens", card.command]
-    shown += ["how_it_works.png", f"derived from [{BASE}](https://huggingface.co/{BASE})", "some-license"]
+    shown = [MODEL_MARKER, f'repo, revision = "{REPO}", "v1"', "40 % of the video tokens, at most 8,000", card.command]
+    shown += [
+        "how_it_works.png",
+        "It keeps 40 % of the tokens of each video, at most 8,000, ",
+        f"derived from [{BASE}](https://huggingface.co/{BASE})",
+        "some-license",
+    ]
     shown += ["Nothing has been measured", *(f"| `{name}` |" for name in SETTING_NAMES)]
     shown += [] if published is None else [f"publish for {published.model}, measured by them", "| figure | value |"]
     assert not [part for part in shown if part not in text]

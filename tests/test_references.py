@@ -1,6 +1,7 @@
 """`vidcom2 eval` compares any method with any other on the same questions, and says which ratio is enough."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -145,9 +146,10 @@ def test_a_finished_evaluation_gets_another_report_without_a_model(tmp_path: Pat
     monkeypatch.chdir(tmp_path)
     lines = [{"video": str(clip.path), "question": clip.question, "answer": clip.answer} for clip in TOY.clips[:2]]
     Path("q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    given = ["eval", "--data", "q.jsonl", "-o", "out"]
+    given = ["eval", "--data", "q.jsonl", "-o", "out", "--max-video-tokens", "300"]
     assert vidcom2(*given, "--methods", "vidcom2,random", "--ratios", "0.5")[0] == 0
     before = json.loads(Path("out/results.json").read_text())
+    assert before["title"].endswith(" on q.jsonl, at most 300 tokens")
     again = f"""
 import sys
 from vidcom2.cli.app import app
@@ -168,6 +170,15 @@ finally:
         assert {**row, **old["figures"]} == row
     assert shown[2]["over_reference"] == shown[2]["accuracy"] - shown[1]["accuracy"]
     assert "minus vidcom2" in Path("out/results.md").read_text()
+
+    assert vidcom2(*given, "--methods", "evs", "--ratios", "0.25", "--limit", 1)[0] == 0
+    assert vidcom2(*given, "--methods", "evs", "--ratios", "0.25")[0] == 0
+    assert vidcom2(*given, "--report-only")[0] == 0
+    all_of_it = json.loads(Path("out/results.json").read_text())["birth_certificate"]
+    ran = [shlex.split(each) for each in all_of_it["command"].split("&&")]
+    assert ["evs" in each for each in ran] == [False, True, True]
+    assert "--limit" in ran[1] and "--limit" not in ran[2]
+    assert [*all_of_it["arguments"]["candidates"]] == ["vidcom2 0.5", "random 0.5", "evs 0.25"]
 
     Path("q.jsonl").write_text("".join(json.dumps({**line, "question": "What?"}) + "\n" for line in lines))
     assert "has the answer to another question" in mistake(*given, "--report-only")

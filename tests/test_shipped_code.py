@@ -12,9 +12,10 @@ import pytest
 import torch
 from conftest import Family, only
 from models import EACH_MODEL, MODELS, ModelCase
-from transformers import AutoModel, AutoProcessor
+from transformers import AutoConfig, AutoModel, AutoProcessor
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
 
+import vidcom2
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.configuration.saved_with_code import check_before_copy
 from vidcom2.families.sources import written_modules, written_source
@@ -191,6 +192,23 @@ def test_a_model_saved_by_the_package_is_a_complete_repo(family: Family, tmp_pat
     again = family.case.model_class.from_pretrained(tmp_path)
     inputs = family.one_video()
     assert torch.equal(again(**inputs).logits, model(**inputs).logits)
+
+
+@only(lambda family: family.name in ("llava_onevision", "qwen3_vl"))
+def test_parts_of_other_methods_are_saved_over_each_other_in_any_order(family: Family, tmp_path: Path) -> None:
+    """A processor that is saved first leaves no config.json, which would say what this project wrote."""
+    for method in ("evs", "coverage"):
+        model, processor = vidcom2.load(family.folder, device="cpu", compression_method=method)
+        processor.save_pretrained(tmp_path)
+        model.save_pretrained(tmp_path)
+        assert AutoConfig.from_pretrained(tmp_path, trust_remote_code=True).compression_method == method
+    family.stock.save_pretrained(tmp_path)  # whose config.json says nothing of our code
+    vidcom2.load(family.folder, device="cpu", compression_method="dycoke")[0].save_pretrained(tmp_path)
+    registered = tmp_path / "registered_methods.py"
+    registered.write_text(registered.read_text() + "mine = 1\n")
+    family.stock.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"holds 'registered_methods\.py', which this project did not write"):
+        model.save_pretrained(tmp_path)
 
 
 @only(lambda family: not family.in_one_class)

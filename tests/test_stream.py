@@ -295,6 +295,7 @@ MISTAKES = {
     "nothing": ([" "], "`--stream` is ' ': empty"),
     "a video too": (["none.mp4", "clip.mp4"], "`video` does not apply to a live video, which --stream names"),
     "a number of frames": (["none.mp4", "--num-frames", 8], "`--num-frames` does not apply to a live"),
+    "a way to encode": (["none.mp4", "--vision-method", "full"], "none.mp4"),  # which it takes
     "a ratio": (["none.mp4", "--retention-ratio", 0.5], "`--retention-ratio` does not apply to a live"),
     "recommended settings": (["none.mp4", "--recommended"], "`--recommended` does not apply to a live"),
 }

@@ -279,6 +279,18 @@ def test_the_loaded_model_may_change_after_watching(family: Family, video: vidco
 
 
 @ONE
+def test_a_model_that_was_changed_back_answers_about_no_watched_video(family: Family, video: vidcom2.Video) -> None:
+    model = family.load(retention_ratio=RETENTION_RATIO)
+    watched = vidcom2.watch(video, model, processor=family.processor)
+    expected = watched.ask("Who?")
+    vidcom2.remove(model)
+    with pytest.raises(OptionError, match=r"`vidcom2.remove` changed it back. Call `vidcom2.apply\(model\)` again"):
+        watched.ask("Who?")
+    vidcom2.apply(model)
+    assert watched.ask("Who?") == expected
+
+
+@ONE
 def test_the_adapters_that_are_on_belong_to_the_model(family: Family, video: vidcom2.Video, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     model, path = family.load(retention_ratio=RETENTION_RATIO), tmp_path / "clip.watched"
@@ -426,6 +438,7 @@ def test_commands_answer_from_a_watched_video_or_say_why_not(tmp_path: Path) -> 
         (("chat", path, "--num-frames", "16"), "`--num-frames` needs the frames"),
         (("chat", "https://example.org/clip.watched"), "on the web. Download it"),
         (("watch", DEMO_VIDEO, "-o", tmp_path / "clip.mp4"), "must end in '.watched'"),
+        (("watch", path), "is a watched video, which has been compressed"),
         (("run", "--video", tmp_path / "other.watched"), "there is no video file"),
         (("run", "--video", path, "--retention-ratio", "0.5"), "`--retention-ratio` is 0.5, but the video was"),
         (("explain", "--video", path, "-o", tmp_path / "kept.png"), "holds tokens and no frames"),

@@ -146,6 +146,11 @@ def is_watched(source: object) -> bool:
     return isinstance(source, str) and source.endswith(WATCHED)
 
 
+def compressed_already(path: object) -> str:
+    """Return why a watched video is not asked about with other settings, nor watched again."""
+    return f"{str(path)!r} is a watched video, which has been compressed. Name the video that it was made of."
+
+
 def check_watched_target(path: Path) -> None:
     """Check, before a video is watched, that it can be written there. Raises an OptionError if it cannot."""
     if not is_watched(path.name):  # so that no video is written over, either

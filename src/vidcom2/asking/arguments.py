@@ -1,13 +1,14 @@
 """Checking the arguments that `ask` and `answer_many` share: the model, the settings and those of `generate`."""
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
 
 from ..checks import FAMILY_SETTINGS, check_settings, settings_hint
-from ..configuration.compression_settings import SETTING_NAMES
+from ..configuration.compression_settings import SETTING_NAMES, left_out
 from ..errors import OptionError, brief
 from ..families.table import FAMILIES
 from ..loading.checkpoints import Checkpoint, load_resolved
@@ -122,6 +123,15 @@ def check_model(
 def pop_call_settings(arguments: dict[str, Any]) -> dict[str, Any]:
     """Remove the settings from a call's arguments and return them. `check_model` checks them."""
     return {name: arguments.pop(name) for name in (*SETTING_NAMES, *FAMILY_SETTINGS) if name in arguments}
+
+
+def replaced_by(own: Mapping[str, Any], shared: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """Return the settings of one call: those that several calls share, replaced by its own.
+
+    Where its own choose another method, shared ones that this does not read are left out, as those of the config are.
+    """
+    unread = left_out(config.as_dict() | shared, own)
+    return {name: value for name, value in shared.items() if name not in unread} | dict(own)
 
 
 def checkpoint_of(

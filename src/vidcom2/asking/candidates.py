@@ -36,9 +36,14 @@ BASELINE = {**ALL_TOKENS, "vision_method": "full"}  # the settings with which th
 
 def way_in_words(settings: Mapping[str, Any]) -> str:
     """Return the method and the ratio among these settings as all reports name them: "vidcom2 at 0.25"."""
-    budget = settings.get("max_video_tokens")
     words = f"{settings.get('compression_method', 'vidcom2')} at {settings['retention_ratio']:g}"
-    return words if budget is None else f"{words}, at most {budget:,} tokens"
+    return ", ".join([words, *budget_in_words(settings)])
+
+
+def budget_in_words(settings: Mapping[str, Any]) -> list[str]:
+    """Return the budget of a video among these settings, if there is one."""
+    budget = settings.get("max_video_tokens")
+    return [] if budget is None else [f"at most {budget:,} tokens"]
 
 
 def method_in_words(label: str) -> str:

@@ -244,6 +244,11 @@ class Watched:
         return is_kind and has_room(self.cache, ids.shape[1] + most - 1)
 
     def _check_encoder(self) -> None:
+        if not hasattr(self.checkpoint.model.model, "encode_videos"):
+            raise OptionError(
+                "the model that watched the video compresses nothing any more, since `vidcom2.remove` changed it back. "
+                "Call `vidcom2.apply(model)` again."
+            )
         if self._encoder_then != encoder_state(self.checkpoint.model):
             raise OptionError(
                 "the model's encoder has changed since it watched the video: its weights, their dtype or its adapters. "

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import BatchFeature
 
-from ..asking.arguments import with_tokenizer
+from ..asking.arguments import replaced_by, with_tokenizer
 from ..asking.frame_device import device_of_frames
 from ..asking.generation import EncodedVideos, generate_answers, joined, keep_tokens, run_tower
 from ..asking.prepared_video import VideoPrompt, num_video_tokens, prepare_video
@@ -283,7 +283,8 @@ class TransformersEngine(Engine):
         )
 
     def settings_of(self, request: VideoRequest) -> CompressionSettings:
-        return self.model.config.compression_settings(**{**self.settings, **request.settings})
+        config = self.model.config
+        return config.compression_settings(**replaced_by(request.settings, self.settings, config))
 
     def features_of(
         self, request: VideoRequest, seen: SeenVideo, settings: CompressionSettings

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..asking.candidates import Candidate, candidates_of, others_in_words
+from ..asking.candidates import Candidate, budget_in_words, candidates_of, others_in_words
 from ..checks import check_given, check_settings, check_video_file, video_pixels
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, option_name, written_to
@@ -233,13 +233,8 @@ class BenchOptions:
         assert self.method is not None and self.retention_ratio is not None and self.dtype is not None
         named = ",".join(self.method), ",".join(self.retention_ratio), ("--method", "--retention-ratio")
         candidates = [self._with_settings(each) for each in candidates_of(*named, self.settings)]
-        of_tower = [item for each in candidates for item in each.settings.items() if item[0].startswith("vision_")]
-        if self.encode_once and of_tower:
-            name, value = of_tower[0]
-            raise OptionError(
-                f"`{name}` is {value!r}, but with `--encode-once` all contenders share the encoding of the stock model."
-                " Leave `--encode-once` out."
-            )
+        for name, value in (item for each in candidates for item in each.settings.items()):
+            self.check_encoding(name, value)
         for placement in self.placements():
             placement.check(self.model)  # `resolve` checks one of them
         video_pixels(str(self.video_size))
@@ -251,6 +246,14 @@ class BenchOptions:
         resolved = resolve(self.model, self.placements()[0], self.family_settings())
         self._check_caches(resolved.family)
         return resolved, candidates
+
+    def check_encoding(self, name: str, value: Any) -> None:
+        """Check that a setting of the options or of the model goes with `--encode-once`. Raises an OptionError."""
+        if self.encode_once and name.startswith("vision_") and (name, value) != ("vision_method", "full"):
+            raise OptionError(
+                f"`{name}` is {value!r}, but with `--encode-once` all contenders share the encoding of the stock model."
+                " Leave `--encode-once` out."
+            )
 
     def _check_caches(self, family: Family) -> None:
         """Check that static caches, `--compiled`'s too, change nothing of what a family's stock class computes."""
@@ -422,9 +425,12 @@ def _model(
     from ..loading.checkpoints import load_resolved
     from ..measuring.models import random_checkpoint
 
-    placement, shared = options.placements()[0], "".join(f", {each}" for each in others_in_words(options.settings))
+    placement = options.placements()[0]
+    shared = "".join(f", {each}" for each in (*budget_in_words(options.settings), *others_in_words(options.settings)))
     if model is not None:
-        return load_resolved(model), model.name_in_results, f"Time of {model.name_in_results}{shared}"
+        checkpoint = load_resolved(model)
+        options.check_encoding("vision_method", checkpoint.model.config.vision_method)
+        return checkpoint, model.name_in_results, f"Time of {model.name_in_results}{shared}"
     assert size is not None  # `check` wants one of the two
     row: ModelSize = size_named(size)
     with status(f"Making {size} of random weights ..."):

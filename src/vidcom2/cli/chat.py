@@ -36,7 +36,8 @@ from .loading import (
 QUIT = ("/quit", "/exit")
 LEAVING = "/quit or Ctrl-D leaves the conversation"
 COMMANDS = f"A line is a question about the video, an empty one is skipped. {LEAVING}, and /help shows this."
-NOT_OF_STREAM = {"video", "num_frames", "recommended", *SETTING_NAMES, *FAMILY_SETTINGS} - {"max_video_tokens"}
+OF_STREAM = {"max_video_tokens", "vision_method"}  # settings
+NOT_OF_STREAM = {"video", "num_frames", "recommended", *SETTING_NAMES, *FAMILY_SETTINGS} - OF_STREAM
 
 
 @dataclass(frozen=True, kw_only=True)

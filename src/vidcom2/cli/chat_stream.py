@@ -125,7 +125,7 @@ def stream_chat(
         from ..loading.checkpoints import load_resolved
 
         checkpoint = load_resolved(resolved)
-        live = LiveVideo(checkpoint.model, checkpoint.processor, prepare_on=placement.prepare_on, **settings)
+        live = LiveVideo(checkpoint.model, checkpoint.processor, prepare_on=placement.prepare_on)
         with StreamChat(live, source, arguments) as chat:
             yield chat
         chat.raise_error()

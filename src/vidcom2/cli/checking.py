@@ -1,13 +1,15 @@
 """What `--check` does: it looks at every row of a file, and at the videos that the rows name, without a model."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich.markup import escape
 
 from ..bulk.requests import NAMES, VideoRequest
-from ..checks import is_watched, local_path, path_of_watched
-from ..errors import ALIKE, did_you_mean, reason_of, sentence
+from ..checks import compressed_already, is_watched, local_path, path_of_watched
+from ..configuration.compression_settings import CompressionSettings
+from ..errors import ALIKE, OptionError, did_you_mean, reason_of, sentence
 from ..judging.questions import KNOWN_KEYS, Question
 from .console import exit_with, out, print_line, progress_bar
 
@@ -16,24 +18,39 @@ REQUEST_KEYS = ("id", "video", "prompt", "question", "choices", "fps", "times", 
 
 
 class Row(NamedTuple):
-    """A row that is checked: what a report calls it, its video or pictures, why it cannot be asked, and its keys."""
+    """A row that is checked: what a report calls it, its video or pictures, why it cannot be asked, its keys, and the
+    settings that it asks for."""
 
     name: str
     videos: Sequence[str]
     problem: str | None
     given: Mapping[str, Any]
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
-def rows_of_requests(requests: Iterable[VideoRequest]) -> list[Row]:
+def rows_of_requests(requests: Iterable[VideoRequest], settings: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of requests.
+
+    Args:
+        settings: those of the command.
+    """
     named = ((each, each.video if isinstance(each.video, list) else [str(each.video)]) for each in requests)
-    return [Row(f"request {each.id}", videos, each.problem, each.given) for each, videos in named]
+    return [
+        Row(f"request {each.id}", videos, each.problem, each.given, {**settings, **each.settings})
+        for each, videos in named
+    ]
 
 
 def rows_of_questions(lines: Iterable[tuple[int, Question | str]]) -> list[Row]:
     return [
         Row(f"line {number}", [], sentence(each), {})
         if isinstance(each, str)
-        else Row(f"line {number}", [each.video], None, each.given)
+        else Row(
+            f"line {number}",
+            [each.video],
+            compressed_already(each.video) if is_watched(each.video) else None,
+            each.given,
+        )
         for number, each in lines
     ]
 
@@ -53,7 +70,7 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
         problems = {video: _problem_of(video) for video in progress.track(videos, description="Opening videos")}
     wrong: list[str] = []
     for row in rows:
-        problem = row.problem or next(filter(None, map(problems.get, row.videos)), None)
+        problem = row.problem or next(filter(None, map(problems.get, row.videos)), None) or _asks_otherwise(row)
         if problem is not None:
             wrong.append(f"{row.name}: {problem}")
             print_line(f"[red]{escape(row.name)}:[/] {escape(problem)}")
@@ -67,6 +84,20 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
     right = len(rows) - len(wrong)
     out.print(f"Checked: {right:,} of {len(rows):,} {what} can be asked.{not_fetched}", highlight=False)
     exit_with(wrong)
+
+
+def _asks_otherwise(row: Row) -> str | None:
+    """Return why a row cannot ask about a video that was watched with other settings; None if it can."""
+    if not any(map(is_watched, row.videos)):
+        return None
+    from ..asking.watched import check_kept
+    from ..asking.watched_file import read_header
+
+    try:
+        check_kept(CompressionSettings(**read_header(path_of_watched(row.videos[0]))["settings"]), row.settings)
+    except OptionError as error:
+        return reason_of(error, reading=True)
+    return None
 
 
 def _problem_of(video: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..asking.candidates import Candidate, candidates_of, changed_settings, others_in_words
+from ..asking.candidates import Candidate, budget_in_words, candidates_of, changed_settings, others_in_words
 from ..errors import OptionError, written_to
 from ..evaluation.accuracy_tables import named, table, unanswered
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, check_questions, described, locked_folder
@@ -225,7 +225,8 @@ def _evaluated(
     checkpoint = load_resolved(model)
     check_loaded(checkpoint.identity, arguments)
     with written_to(options.folder):
-        commits = file.claim(arguments, commit_of_run())
+        command = options.command(model)
+        commits = file.claim(arguments, commit_of_run(), command)
         with progress_of("Answering") as progress:
             rows = evaluate(
                 checkpoint,
@@ -243,7 +244,7 @@ def _evaluated(
         of_model = certificate_of(checkpoint.identity)
         certificate = birth_certificate(
             model.name_in_results,
-            options.command(model),
+            command,
             **environment(checkpoint.model),
             cpu=cpu_name(),
             **of_model,
@@ -255,7 +256,8 @@ def _evaluated(
             vidcom2_commits=commits,
         )
         config = checkpoint.model.config
-        shared = others_in_words(changed_settings(config, config.compression_settings()))
+        changed = changed_settings(config, config.compression_settings())
+        shared = [*budget_in_words(changed), *others_in_words(changed)]
         title = ", ".join([f"{model.name_in_results} on {options.data.name}", *shared])
         chosen = options.reference, options.margin
         return rows, write_report(options.folder, title, questions, rows, candidates, certificate, *chosen)

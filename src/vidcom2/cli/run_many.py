@@ -121,7 +121,7 @@ def run_many(options: RunOptions) -> None:
             options.placement.check(options.model)
             check_settings(options.settings)
             template_arguments(options.chat_template_kwargs)
-            check_rows(rows_of_requests(requests_of(options)), REQUEST_KEYS, "requests")
+            check_rows(rows_of_requests(requests_of(options), options.settings), REQUEST_KEYS, "requests")
             return
         if options.output is None:
             raise OptionError("`--output` is missing. Name the JSONL file for the answers, such as answers.jsonl.")

@@ -9,7 +9,8 @@ import typer
 from rich.filesize import decimal
 from rich.markup import escape
 
-from ..checks import WATCHED, check_watched_target, new_output
+from ..checks import FAMILY_SETTINGS, WATCHED, check_watched_target, compressed_already, is_watched, new_output
+from ..errors import OptionError
 from ..records.provenance import command_line
 from ..toys import shown_with
 from .console import (
@@ -49,6 +50,8 @@ def watch_command(context: typer.Context, options: WatchOptions) -> None:
     `vidcom2.load_watched` answer from it with the same model.
     """
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
+        if is_watched(options.video):
+            raise OptionError(compressed_already(options.video))
         output = new_output(options.output, options.video or shown_with(options.model)[0].path, WATCHED)
         check_watched_target(output)
         watched = watched_video(context, options)
@@ -57,6 +60,7 @@ def watch_command(context: typer.Context, options: WatchOptions) -> None:
         announce_demo(options.model, options.video, "watch")
         print_lost(watched.lost_frames)
         print_line(f"Kept {escape(watched.summary)}, in {escape(str(output))} ({decimal(output.stat().st_size)})")
-        asking = replace(options, video=str(output), settings={})
+        of_family = {name: value for name, value in options.settings.items() if name in FAMILY_SETTINGS}
+        asking = replace(options, video=str(output), settings=of_family)
         next_step = command_line(asking, "chat", ("output", "num_frames"), imported_modules())
         print_line(f"Ask about it: {escape(next_step)}")

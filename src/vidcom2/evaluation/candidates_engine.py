@@ -15,6 +15,7 @@ from ..asking.watched import Watched
 from ..bulk.engine import Engine, Prepared
 from ..bulk.many_in_transformers import EncodedRequest, SeenVideo, TransformersEngine
 from ..bulk.requests import AnsweredRequest, HowToAnswer, VideoRequest
+from ..checks import compressed_already
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError
 from ..judging.letters import FIRST_TOKEN, letter_answers
@@ -72,9 +73,7 @@ class CandidatesEngine(TransformersEngine):
         Engine.check(self, request)  # settings that a candidate cannot have are its refusal, once the video was read
 
     def watched(self, path: Path) -> Watched:
-        raise OptionError(
-            f"{str(path)!r} is a watched video, which has been compressed. Ask about the video that it was made of."
-        )
+        raise OptionError(compressed_already(path))
 
     def settings_of(self, request: VideoRequest) -> CompressionSettings:
         return _asked(request).candidate.settings_in(self.model.config)

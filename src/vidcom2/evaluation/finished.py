@@ -31,7 +31,9 @@ def report_again(
     try:
         before = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
         title, certificate = before["title"], before["birth_certificate"]
-        asked = dict(json.loads(file.record.read_text(encoding="utf-8"))["arguments"]["candidates"])
+        record = json.loads(file.record.read_text(encoding="utf-8"))
+        asked, commits = dict(record["arguments"]["candidates"]), list(record["commits"])
+        commands = {"command": " && ".join(record["commands"])} if "commands" in record else {}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OptionError(
             f"{str(folder)!r} has no finished evaluation of `vidcom2 eval` ({type(error).__name__}: {error}). Leave "
@@ -46,6 +48,10 @@ def report_again(
         for label, entry in asked.items()
         if label != AllTokens().label and all(label in each for each in answers)
     ]
+    reported = {each.label: asked[each.label] for each in candidates}
+    # The certificate of the last run is about its own candidates.
+    certificate |= {**commands, "questions": len(questions), "vidcom2_commits": commits}
+    certificate["arguments"] = {**certificate.get("arguments", {}), "candidates": reported}
     return rows, write_report(folder, title, questions, rows, candidates, certificate, reference, margin)
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..asking.arguments import DEMO_WARNING, check_model, checkpoint_of
+from ..asking.arguments import DEMO_WARNING, check_model, checkpoint_of, replaced_by
 from ..checks import check_settings
 from ..loading.placement import Placement
 from ..presets import NUM_FRAMES
@@ -93,7 +93,8 @@ def explain(
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
     checkpoint, settings = checkpoint_of(found, processor, settings, placement.prepare_on)
-    return Figure(compare(checkpoint, video, [settings, *({**settings, **each} for each in compare_with)], name))
+    others = (replaced_by(each, settings, checkpoint.model.config) for each in compare_with)
+    return Figure(compare(checkpoint, video, [settings, *others], name))
 
 
 def clip_name(video: str | PathLike[str]) -> str:

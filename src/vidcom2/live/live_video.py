@@ -97,7 +97,8 @@ class LiveVideo:
         if self.settings.vision_method != "full":
             raise OptionError(
                 f"`vision_method` of the model is {self.settings.vision_method!r}, which compares frames with each "
-                "other. Set `model.config.vision_method = 'full'`."
+                "other. Load the model with `vision_method='full'`, or call `vidcom2.apply(model, "
+                "vision_method='full')`."
             )
         self.frames_together = frames_together(self.checkpoint.processor)
         self.num_frames = 0

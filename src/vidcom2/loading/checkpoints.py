@@ -19,7 +19,13 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from ..checks import FAMILY_SETTINGS, settings_hint
-from ..configuration.compression_settings import SETTING_NAMES, SHORT_NAMES, CompressionSettings, check_all_read
+from ..configuration.compression_settings import (
+    COUNTED_BY,
+    SETTING_NAMES,
+    SHORT_NAMES,
+    CompressionSettings,
+    check_all_read,
+)
 from ..errors import CheckpointError, OptionError, did_you_mean, is_out_of_memory
 from ..families.table import FAMILIES, Family
 from ..modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
@@ -224,10 +230,11 @@ def read_config_and_processor(resolved: Resolved) -> tuple[PreTrainedConfig, Pro
         CheckpointError, OptionError: as `load_checkpoint`.
     """
     name, family = resolved.name, resolved.family
+    settings = _settings_beside_adapter(resolved) | resolved.settings
     path, pinned = _files(resolved, (CONFIG,))
     # Each given setting was checked before, so what fails here is in the file, or the settings do not go together.
     with _unreadable(name, "config"):
-        config = family.model_class.config_class.from_pretrained(path, **pinned, **resolved.settings)
+        config = family.model_class.config_class.from_pretrained(path, **pinned, **settings)
         check_all_read(CompressionSettings.as_dict(config))
     path, pinned = _files(resolved, PROCESSOR_FILES)
     _check_files(name, "processor", ["processor_config.json", "audio_tokenizer_config.json"], path, **pinned)
@@ -240,6 +247,20 @@ def read_config_and_processor(resolved: Resolved) -> tuple[PreTrainedConfig, Pro
     config.complete_processor(processor)
     shorten(processor, config)
     return config, processor
+
+
+def _settings_beside_adapter(resolved: Resolved) -> dict[str, Any]:
+    """Return the settings of this project's processor that was saved beside an adapter, since they say with how many
+    tokens it was trained, and PEFT saves no config."""
+
+    def beside(name: str) -> Any:
+        return checkpoint_file(resolved.source.path, resolved.source.commit, name, **resolved.hub)
+
+    if resolved.source.base is None or beside(CONFIG) is not None:
+        return {}
+    file = beside(PROCESSOR_FILES[0])
+    saved = {} if file is None else read_object(file)
+    return {name: saved[name] for name in COUNTED_BY if name in saved and saved.get("writes_all") is False}
 
 
 def forget_code(part: object) -> None:

@@ -83,30 +83,34 @@ class RunOutput:
         """
         return self._compared(arguments)[1]
 
-    def claim(self, arguments: Mapping[str, Any], commit: str) -> list[str]:
-        """Do what `check` does, and note that the run starts or continues here, with the code of this commit. Returns
-        the commits of the code that has written here, this one included."""
-        before, commits = self._compared(arguments)
+    def claim(self, arguments: Mapping[str, Any], commit: str, command: str | None = None) -> list[str]:
+        """Do what `check` does, and note that the run starts or continues here, with the code of this commit and by
+        this command. Returns the commits of the code that has written here, this one included."""
+        before, commits, commands = self._compared(arguments)
         grown = {name: {**(before.get(name) or {}), **arguments[name]} for name in self.grows if name in arguments}
         commits = list(dict.fromkeys([*commits, commit]))
-        self._write_record(json.dumps({"arguments": {**arguments, **grown}, "commits": commits}, indent=2) + "\n")
+        record = {"arguments": {**arguments, **grown}, "commits": commits}
+        if command is not None:
+            record["commands"] = list(dict.fromkeys([*commands, command]))
+        self._write_record(json.dumps(record, indent=2) + "\n")
         return commits
 
-    def _compared(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """Return the arguments and the commits of the run that wrote here. Raises what `check` raises."""
+    def _compared(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
+        """Return the arguments, the commits and the commands of the run that wrote here. Raises what `check` raises."""
         text = self._record()
         if text is None:
-            return {}, []
+            return {}, [], []
         try:
             content = json.loads(text)
             before, commits = dict(content["arguments"]), list(content["commits"])
+            commands = list(content.get("commands", ()))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise OptionError(
                 f"the record of {self.name!r} is not what vidcom2 wrote. Name another --output."
             ) from error
         before = {**before, **{name: self._of_answers(name, before.get(name) or {}) for name in self.grows}}
         self._check_same(before, arguments)
-        return before, commits
+        return before, commits, commands
 
     def _of_answers(self, name: str, entries: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the entries of an argument that answers here are of."""

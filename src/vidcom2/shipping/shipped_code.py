@@ -18,7 +18,7 @@ from ..families.table import FAMILIES, PROCESSORS
 from ..records.whole_files import write_whole
 from ..repo_shape import AUTO_MODEL_CLASSES, CONFIG, PIPELINE_TASK, sha256_of
 from .shipped_files import shipped_files
-from .shipped_methods import sources_of_methods
+from .shipped_methods import REGISTERED_METHODS, only_registers, sources_of_methods
 
 PIPELINE = "pipeline_video_text_to_text.VideoTextToTextPipeline"
 SHA256_FIELD = "vidcom2_code_sha256"
@@ -100,7 +100,7 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
         _name_code(saved)
     written = written_before(target / CONFIG)
     changed = {name: content for name, content in code.items() if not _is_same(target / name, sha256(content))}
-    taken = [name for name in changed if lexists(target / name) and not _is_same(target / name, written.get(name))]
+    taken = [name for name in changed if lexists(target / name) and not _is_ours(target / name, written.get(name))]
     refuse_taken(taken, f"the folder {str(folder)!r}")
     if isinstance(saved, PreTrainedModel):  # its config is saved next, and writes the code
         return
@@ -143,7 +143,7 @@ def check_repo(
             return Path(api.hf_hub_download(repo, name, revision=info.sha))
 
         written = written_before(content(CONFIG)) if CONFIG in there else {}
-        taken = [name for name in changed if not _is_same(content(name), written.get(name))]
+        taken = [name for name in changed if not _is_ours(content(name), written.get(name))]
         refuse_taken(taken, f"the repo {repo!r}")
     return code.keys()
 
@@ -217,6 +217,13 @@ def _read_fields(config: Path) -> dict[str, Any]:
 def _is_same(file: Path, known: str | None) -> bool:
     """Return whether a file exists and has this sha256."""
     return known is not None and file.is_file() and sha256_of(file) == known
+
+
+def _is_ours(file: Path, known: str | None) -> bool:
+    """Return whether this project wrote a file, by the sha256 value in the config.json beside it. Of the file that
+    imports methods its text tells, since a processor that is saved first leaves no config.json."""
+    registers = file.stem == REGISTERED_METHODS and file.is_file() and only_registers(file.read_bytes())
+    return registers or _is_same(file, known)
 
 
 def sha256(content: bytes) -> str:

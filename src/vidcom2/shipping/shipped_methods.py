@@ -58,14 +58,23 @@ def sources_of_methods(held: Mapping[str, Collection[str]]) -> dict[str, str]:
                     f"{module}.py, too. Nothing was written. Rename one of them."
                 )
             modules.add(module)
+    return sources | {REGISTERED_METHODS: _registering(modules)}
+
+
+def _registering(modules: Collection[str]) -> str:
+    """Return the source of the file that imports the methods in these modules."""
     # Every module has a `__name__`. Importing it registers the method, and lets Transformers find the file.
-    registering = (
+    return (
         '"""The methods that this repo holds. Importing their files enters their functions into the tables\n'
         '(`compression_settings.py`)."""\n\n'
         + "".join(f"from .{module} import __name__ as {module}\n" for module in sorted(modules))
         + f"\nMETHODS = ({', '.join(sorted(modules))},)\n"
     )
-    return sources | {REGISTERED_METHODS: registering}
+
+
+def only_registers(content: bytes) -> bool:
+    """Tell whether a file is what this project writes to import methods, whichever these are."""
+    return content == _registering(re.findall(r"^from \.(\w+) import", content.decode(errors="replace"), re.M)).encode()
 
 
 def _own_module(function: Callable[..., object] | None) -> str:

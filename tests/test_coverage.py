@@ -37,7 +37,7 @@ def kept_by_loops(tokens: Tensor, ratio: float) -> list[int]:
     while len(kept) < total:
         picks = min(max(1, len(kept) // 2), method_coverage.MOST, total - len(kept))
         free = [i for i in range(number) if i not in kept]
-        offered = sorted(free, key=lambda i: to_nearest(i, kept), reverse=True)[: 4 * picks]
+        offered = sorted(free, key=lambda i: to_nearest(i, kept), reverse=True)[: max(4 * picks, 64)]
         gains = {i: to_nearest(i, kept + offered[:place]) for place, i in enumerate(offered)}
         kept += sorted(offered, key=gains.__getitem__, reverse=True)[:picks]
     return sorted(kept)
@@ -45,7 +45,7 @@ def kept_by_loops(tokens: Tensor, ratio: float) -> list[int]:
 
 @pytest.mark.parametrize(
     ("num_frames", "per_frame", "ratio"),
-    [(8, 6, 0.25), (8, 6, 0.9), (3, 12, 0.3), (1, 20, 0.25), (1, 9, 0.1), (13, 4, 0.5)],
+    [(8, 6, 0.25), (8, 6, 0.9), (3, 12, 0.3), (1, 20, 0.25), (1, 9, 0.1), (13, 4, 0.5), (10, 15, 0.4)],
 )
 def test_it_keeps_what_plain_loops_keep(num_frames: int, per_frame: int, ratio: float) -> None:
     torch.manual_seed(num_frames)
@@ -53,6 +53,20 @@ def test_it_keeps_what_plain_loops_keep(num_frames: int, per_frame: int, ratio: 
     compression = compress(tokens, ratio, compression_method="coverage")
     assert compression.indices.tolist() == kept_by_loops(tokens, ratio)
     assert compression.frame_budgets.sum() == len(compression.indices) == exact_total(num_frames, per_frame, ratio)
+
+
+def test_early_rounds_are_offered_more_than_one_thing() -> None:
+    """The farthest tokens may be many of one thing, so that four for each that a round keeps would be that alone."""
+    torch.manual_seed(0)
+    things = torch.randn(8, 12)
+    tokens = things[torch.randint(8, (9, 12))] + 0.05 * torch.randn(9, 12, 12)
+    kept = compress(tokens, 0.1, compression_method="coverage").indices
+    assert kept.tolist() == kept_by_loops(tokens, 0.1)
+    assert len(set(nearest_thing(tokens, things)[kept].tolist())) == 8
+
+
+def nearest_thing(tokens: Tensor, things: Tensor) -> Tensor:
+    return torch.cosine_similarity(tokens.flatten(0, 1)[:, None], things, dim=2).argmax(dim=1)
 
 
 def test_a_long_videos_rounds_are_bounded_and_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ how); from 1 to 4 makes little difference there.
 
 Picking one token at a time would take K steps, for each of which a GPU waits. So tokens are picked in rounds. The first
 token is the one nearest to the video's mean. Each round then keeps half as many tokens as are kept already, at least
-one and at most 256. The tokens farthest from what is kept are offered, four for each that the round keeps, the farthest
-first. Those are kept that are farthest from what is kept and from all that were offered before them; in a tie, the
+one and at most 256. The tokens farthest from what is kept are offered, four for each that the round keeps and at least
+64, the farthest first. Those are kept that are farthest from what is kept and from all that were offered before them; in a tie, the
 earlier. Nothing in it waits for the device: the sizes alone say how many rounds there are, 20 for 1,568 of 6,272
 tokens.
 
@@ -48,7 +48,7 @@ SKETCH = 256  # channels in which wide tokens are compared
 EPSILON = 1e-12  # the least length by which a token is divided
 LEAST_VARIETY = 1e-3  # a video whose tokens are more alike than this shows the same everywhere but for noise
 MOST = 256  # tokens that a round keeps at most: those offered have 1,024² distances to each other, 4 MiB
-OFFERED = 4  # tokens for each that a round keeps
+OFFERED, LEAST_OFFERED = 4, 64  # tokens for each that a round keeps, and for a whole round
 AT_ONCE = 2**23  # distances that are computed at once, 32 MiB: a longer video's round is taken in parts
 
 
@@ -74,7 +74,7 @@ def covering(tokens: "Points", picked: Tensor, num_kept: int) -> VideoCompressio
             picked = distances.argmax()[None]
         else:
             farthest, offered = distances.sort(descending=True, stable=True)  # The earlier token first in a tie.
-            offered = offered[: min(OFFERED * number, len(distances) - kept)]
+            offered = offered[: min(max(OFFERED * number, LEAST_OFFERED), len(distances) - kept)]
             gains = torch.minimum(farthest[: len(offered)], tokens.nearest_before(offered))
             picked = offered[gains.argsort(descending=True, stable=True)[:number]]
         rounds.append(picked)
@@ -144,7 +144,7 @@ class Points:
 
     @cached_property
     def _not_before(self) -> Tensor:
-        most = min(OFFERED * MOST, len(self._rows))
+        most = min(max(OFFERED * MOST, LEAST_OFFERED), len(self._rows))
         return torch.ones(most, most, dtype=torch.bool, device=self._rows.device).triu_()
 
     def _to_all(self, rows: Tensor) -> Tensor:

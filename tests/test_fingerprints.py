@@ -20,8 +20,7 @@ from vidcom2.loading.finding_checkpoints import resolve
 from vidcom2.loading.placement import Placement
 from vidcom2.records import fingerprints
 from vidcom2.records.fingerprints import (
-    SAMPLE_BYTES,
-    SAMPLES,
+    HASHED_BYTES,
     code_digest,
     digest,
     folder_identity,
@@ -134,7 +133,7 @@ def test_a_list_of_pictures_is_stamped_like_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_list", [False, True])
 def test_a_copy_of_a_video_is_known_by_its_content(is_list: bool, is_large: bool, tmp_path: Path) -> None:
     files = [tmp_path / f"{i}.mp4" for i in range(3 if is_list else 1)]
-    content = os.urandom(SAMPLES * SAMPLE_BYTES * (3 if is_large else 1))
+    content = os.urandom(HASHED_BYTES + 1 if is_large else 100)
     for file in files:
         file.write_bytes(content)
     source: Any = list(map(str, files)) if is_list else files[0]
@@ -152,6 +151,22 @@ def test_a_copy_of_a_video_is_known_by_its_content(is_list: bool, is_large: bool
     assert video_changed(before, video_stamp(source), source)
     files[-1].unlink()
     assert not video_changed(before, video_stamp(source), source), "an answer about what is gone is still its answer"
+    os.mkfifo(files[-1])
+    assert stamp_of_content(source, then) == then and video_changed(before, video_stamp(source), source)
+    files[-1].unlink()
+    files[-1].symlink_to("/dev/zero")  # which would be read without end
+    assert stamp_of_content(source, then) == then and video_changed(before, video_stamp(source), source)
+    assert not any(video_changed(stranger, then, source) for stranger in (5, {}, None))  # type: ignore[arg-type]
+
+
+def test_a_video_is_read_once_for_the_stamps_of_many_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, read = tmp_path / "clip.mp4", []
+    monkeypatch.setattr(fingerprints, "_content", lambda path: read.append(path) or path.read_text())
+    for content in ("some", "more"):
+        file.write_text(content)
+        os.utime(file, (len(read), len(read)))
+        assert len({stamp_of_content(file, video_stamp(file)) for _ in range(3)}) == 1
+    assert read == [file, file]
 
 
 OFFSET = 1

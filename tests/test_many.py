@@ -874,7 +874,8 @@ def test_check_looks_at_all_rows_and_videos_without_a_model(data: Path, tmp_path
         (None, None): (0, "Checked: 1 of 1"),
         (None, 0.25): (3, "`retention_ratio` is 0.25, but the video was watched with 0.5"),
         (0.25, None): (3, "`retention_ratio` is 0.25, but the video was watched with 0.5"),
-        (0.5, 0.25): (0, "Checked: 1 of 1"),
+        (0.5, 0.25): (3, "`retention_ratio` is 0.25, but the video was watched with 0.5"),
+        (0.5, 0.5): (0, "Checked: 1 of 1"),
     }.items():
         own, of_command = ({} if each is None else {"retention_ratio": each} for each in ratios)
         watched = write_lines(tmp_path / "q.jsonl", {"video": "a.watched", "prompt": "What?", **own})

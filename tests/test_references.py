@@ -204,7 +204,12 @@ def test_candidates_of_a_stopped_run_are_left_out_of_a_report(tmp_path: Path) ->
     for i, of in enumerate((labels, labels[:2])):
         answers = {label: _answer(True) for label in of}
         file.add([{"id": str(i), "given": {"n": i}, "answers": answers, "video_file": None}])
-    certificate = dict.fromkeys(("model", "device", "date", "torch", "transformers", "vidcom2_commit"), "x")
+    certificate = dict.fromkeys(("model", "device", "date", "torch", "transformers", "vidcom2_commit", "command"), "x")
+    for wrong in ("x", certificate, {**certificate, "arguments": {}, "command": 3}, {**certificate, "arguments": "x"}):
+        (tmp_path / "results.json").write_text(json.dumps({"title": "t", "birth_certificate": wrong}))
+        with pytest.raises(OptionError, match="has no finished evaluation"):
+            report_again(tmp_path, questions, None, 5.0)
+    certificate["arguments"] = {}
     (tmp_path / "results.json").write_text(json.dumps({"title": "t", "birth_certificate": certificate}))
     rows, results = report_again(tmp_path, questions, None, 5.0)
     assert [each["method"] for each in results] == ["all tokens", "vidcom2"] and len(rows) == 2

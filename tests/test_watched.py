@@ -284,7 +284,9 @@ def test_a_model_that_was_changed_back_answers_about_no_watched_video(family: Fa
     watched = vidcom2.watch(video, model, processor=family.processor)
     expected = watched.ask("Who?")
     vidcom2.remove(model)
-    with pytest.raises(OptionError, match=r"`vidcom2.remove` changed it back. Call `vidcom2.apply\(model\)` again"):
+    with pytest.raises(
+        OptionError, match=r"`vidcom2.remove` restored its stock class. Call `vidcom2.apply\(model\)` again"
+    ):
         watched.ask("Who?")
     vidcom2.apply(model)
     assert watched.ask("Who?") == expected

@@ -147,7 +147,7 @@ def is_watched(source: object) -> bool:
 
 
 def compressed_already(path: object) -> str:
-    """Return why a watched video is not asked about with other settings, nor watched again."""
+    """Return why a watched video cannot be compressed again."""
     return f"{str(path)!r} is a watched video, which has been compressed. Name the video that it was made of."
 
 

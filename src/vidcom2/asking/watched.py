@@ -246,8 +246,8 @@ class Watched:
     def _check_encoder(self) -> None:
         if not hasattr(self.checkpoint.model.model, "encode_videos"):
             raise OptionError(
-                "the model that watched the video compresses nothing any more, since `vidcom2.remove` changed it back. "
-                "Call `vidcom2.apply(model)` again."
+                "the model that watched the video no longer compresses videos, because `vidcom2.remove` restored its "
+                "stock class. Call `vidcom2.apply(model)` again."
             )
         if self._encoder_then != encoder_state(self.checkpoint.model):
             raise OptionError(

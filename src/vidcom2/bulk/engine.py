@@ -89,8 +89,10 @@ class Engine(ABC):
         videos = {request.id: video_stamp(request.video) for request in requests}
         with closing(self.answers(requests)) as answers:
             for answer in answers:
-                file = stamp_of_content(answer.request.video, videos[answer.request.id])
-                yield answer.row | {"video_file": file}
+                file = videos[answer.request.id]
+                yield answer.row | {
+                    "video_file": file if answer.error is not None else stamp_of_content(answer.request.video, file)
+                }
 
     def prepared(self, group: Sequence[VideoRequest], read: Callable[..., Video]) -> Prepared:
         """Read the video of these requests, and prepare each. Any thread may call this."""

@@ -1,7 +1,6 @@
 """What `--check` does: it looks at every row of a file, and at the videos that the rows name, without a model."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich.markup import escape
@@ -19,13 +18,13 @@ REQUEST_KEYS = ("id", "video", "prompt", "question", "choices", "fps", "times", 
 
 class Row(NamedTuple):
     """A row that is checked: what a report calls it, its video or pictures, why it cannot be asked, its keys, and the
-    settings that it asks for."""
+    settings that the command and the row itself ask for."""
 
     name: str
     videos: Sequence[str]
     problem: str | None
     given: Mapping[str, Any]
-    settings: Mapping[str, Any] = MappingProxyType({})
+    settings: Sequence[Mapping[str, Any]] = ()
 
 
 def rows_of_requests(requests: Iterable[VideoRequest], settings: Mapping[str, Any]) -> list[Row]:
@@ -36,8 +35,7 @@ def rows_of_requests(requests: Iterable[VideoRequest], settings: Mapping[str, An
     """
     named = ((each, each.video if isinstance(each.video, list) else [str(each.video)]) for each in requests)
     return [
-        Row(f"request {each.id}", videos, each.problem, each.given, {**settings, **each.settings})
-        for each, videos in named
+        Row(f"request {each.id}", videos, each.problem, each.given, (settings, each.settings)) for each, videos in named
     ]
 
 
@@ -88,13 +86,15 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
 
 def _asks_otherwise(row: Row) -> str | None:
     """Return why a row cannot ask about a video that was watched with other settings; None if it can."""
-    if not any(map(is_watched, row.videos)):
+    if len(row.videos) != 1 or not is_watched(row.videos[0]):
         return None
     from ..asking.watched import check_kept
     from ..asking.watched_file import read_header
 
     try:
-        check_kept(CompressionSettings(**read_header(path_of_watched(row.videos[0]))["settings"]), row.settings)
+        kept = CompressionSettings(**read_header(path_of_watched(row.videos[0]))["settings"])
+        for asked in row.settings:
+            check_kept(kept, asked)
     except OptionError as error:
         return reason_of(error, reading=True)
     return None

@@ -21,7 +21,7 @@ from ..errors import OptionError
 from ..judging.questions import Question
 from ..loading.checkpoints import Checkpoint
 from ..presets import NUM_FRAMES
-from ..records.fingerprints import code_digest, stamp_of_content, video_changed, video_stamp
+from ..records.fingerprints import code_digest, stamp_of_content, video_changed, video_stamp, without_content
 from ..records.provenance import commit
 from ..records.run_record import AnswerFile, versions_of_answers
 from ..video.reading import Progress, Video, read_video
@@ -145,8 +145,8 @@ def _rows(
             known = before.get(question.id, {}).get("video_file")
             if video_changed(known, stamp, question.video):
                 raise OptionError(
-                    f"the video of question {question.id!r} has changed: its file was {known}, and is {stamp}. Name "
-                    "another output."
+                    f"the video of question {question.id!r} has changed: its file was {without_content(known)}, and is "
+                    f"{stamp}. Name another output."
                 )
             stamps[question.id], found[question.id] = stamp, {}
             by_letter = letters and question.choices is not None
@@ -171,8 +171,8 @@ def _rows(
                 by_label = found.pop(question.id)
                 of_question = [by_label[each.label] for each in candidates]
                 earlier = before.get(question.id, {}).get("answers", {})
-                video_file = stamp_of_content(question.video, stamps[question.id])
-                yield _row_of(question, earlier, of_question) | {"video_file": video_file}
+                row, stamp = _row_of(question, earlier, of_question), stamps[question.id]
+                yield row | {"video_file": stamp if "error" in row else stamp_of_content(question.video, stamp)}
 
 
 def _row_of(question: Question, before: Mapping[str, Any], answers: Sequence[AnsweredRequest]) -> dict[str, Any]:

@@ -33,8 +33,10 @@ def report_again(
         title, certificate = before["title"], before["birth_certificate"]
         record = json.loads(file.record.read_text(encoding="utf-8"))
         asked, commits = dict(record["arguments"]["candidates"]), list(record["commits"])
-        commands = {"command": " && ".join(record["commands"])} if "commands" in record else {}
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        commands = list(record.get("commands", [certificate["command"]]))
+        certificate |= {"command": " && ".join(commands), "questions": len(questions), "vidcom2_commits": commits}
+        certificate |= {"arguments": dict(certificate["arguments"])}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise OptionError(
             f"{str(folder)!r} has no finished evaluation of `vidcom2 eval` ({type(error).__name__}: {error}). Leave "
             "--report-only out, to answer the questions."
@@ -48,10 +50,8 @@ def report_again(
         for label, entry in asked.items()
         if label != AllTokens().label and all(label in each for each in answers)
     ]
-    reported = {each.label: asked[each.label] for each in candidates}
     # The certificate of the last run is about its own candidates.
-    certificate |= {**commands, "questions": len(questions), "vidcom2_commits": commits}
-    certificate["arguments"] = {**certificate.get("arguments", {}), "candidates": reported}
+    certificate["arguments"]["candidates"] = {each.label: asked[each.label] for each in candidates}
     return rows, write_report(folder, title, questions, rows, candidates, certificate, reference, margin)
 
 

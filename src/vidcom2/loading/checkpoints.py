@@ -260,7 +260,7 @@ def _settings_beside_adapter(resolved: Resolved) -> dict[str, Any]:
         return {}
     file = beside(PROCESSOR_FILES[0])
     saved = {} if file is None else read_object(file)
-    return {name: saved[name] for name in COUNTED_BY if name in saved and saved.get("writes_all") is False}
+    return {name: saved[name] for name in COUNTED_BY if name in saved and "writes_all" in saved}
 
 
 def forget_code(part: object) -> None:

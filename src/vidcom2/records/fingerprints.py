@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from dis import get_instructions
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from os import PathLike, fspath
 from pathlib import Path
@@ -100,10 +100,10 @@ def digest(files: Mapping[str, Path]) -> str:
     return hashlib.sha256("\n".join(f"{name} {_content(files[name])}" for name in sorted(files)).encode()).hexdigest()
 
 
-def _content(path: Path, hashed_bytes: int = HASHED_BYTES) -> str:
-    """Return a file's sha256 or, for one of more bytes, the sha256 of samples from all over it and its size."""
+def _content(path: Path) -> str:
+    """Return a file's sha256 or, for a large file, the sha256 of samples from all over it and its size."""
     size = path.stat().st_size
-    if size <= hashed_bytes:
+    if size <= HASHED_BYTES:
         return f"sha256 {sha256_of(path)}"
     samples = hashlib.sha256()
     with path.open("rb") as file:
@@ -155,9 +155,27 @@ def stamp_of_content(source: object, before: str | None) -> str | None:
     return before if before is None or video_stamp(source) != before else f"{before}{CONTENT}{content}"
 
 
+def without_content(stamp: str) -> str:
+    """Return the size and the time in a stamp, as messages show them."""
+    return stamp.partition(CONTENT)[0]
+
+
 def _content_of_video(source: object) -> str:
-    contents = [_content(path, SAMPLES * SAMPLE_BYTES) for path in _files_of(source)]
+    """Return a digest of a video's content. Raises an OSError on what is no ordinary file, such as a pipe, of which
+    nothing is read."""
+    contents = []
+    for path in _files_of(source):
+        if not path.is_file():
+            raise OSError(f"{path} is no ordinary file")
+        status = path.stat()
+        contents.append(_known_content(path, status.st_size, status.st_mtime_ns))
     return hashlib.sha256("\n".join(contents).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=2**17)
+def _known_content(path: Path, size: int, changed: int) -> str:
+    """Return `_content` of a file, which is read once however many requests are about it."""
+    return _content(path)
 
 
 def video_place(source: str) -> str:
@@ -185,11 +203,14 @@ def video_changed(before: str | None, now: str | None, source: object = None) ->
         now: its `video_stamp`.
         source: the video. Its content is read where only the times differ, as those of a copy do.
     """
-    if before is None or now is None:
+    if not isinstance(before, str) or now is None:
         return False
     then, _, content = before.partition(CONTENT)
     if then == now:
         return False
+    sizes = [stamp.partition(" bytes of ") for stamp in (then, now)]
+    if all(of for _, of, _ in sizes) and sizes[0][0] != sizes[1][0]:
+        return True
     try:
         return not content or source is None or _content_of_video(source) != content
     except (OSError, ValueError):

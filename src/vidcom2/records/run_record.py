@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..errors import OptionError, brief, written_to
 from ..own_version import own_version
-from .fingerprints import video_changed, video_stamp
+from .fingerprints import video_changed, video_stamp, without_content
 from .jsonl import answered_rows, as_line
 from .whole_files import locked, write_whole
 
@@ -34,7 +34,7 @@ class RequestStamp(NamedTuple):
     Attributes:
         given: a digest of the request as it was given.
         video_file: the `video_stamp` of its file; of an answer, with a digest of the content.
-        video: the path of the file, or the list of those of its pictures, as JSON; None of an answer.
+        video: the path of the file, or the list of those of its pictures, as JSON; None for an answer.
     """
 
     given: str
@@ -135,10 +135,11 @@ class RunOutput:
                     f"{self.name!r} has the answer to another {what} of id {name!r}. More may be added at the end. For "
                     "others name another --output."
                 )
-            if video_changed(before.video_file, now.video_file, now.video and json.loads(now.video)):
+            is_same = before.video_file == now.video_file
+            if not is_same and video_changed(before.video_file, now.video_file, now.video and json.loads(now.video)):
                 raise OptionError(
                     f"{self.name!r} has the answer about another video of {what} {name!r}: its file was "
-                    f"{before.video_file}, and is {now.video_file}. Name another --output."
+                    f"{without_content(str(before.video_file))}, and is {now.video_file}. Name another --output."
                 )
         return [name for name in answered if name not in seen]
 

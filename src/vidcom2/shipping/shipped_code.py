@@ -220,8 +220,8 @@ def _is_same(file: Path, known: str | None) -> bool:
 
 
 def _is_ours(file: Path, known: str | None) -> bool:
-    """Return whether this project wrote a file, by the sha256 value in the config.json beside it. Of the file that
-    imports methods its text tells, since a processor that is saved first leaves no config.json."""
+    """Return whether this project wrote a file, by the sha256 value in the config.json beside it. The file that imports
+    methods is recognized by its text, since a processor that is saved first leaves no config.json."""
     registers = file.stem == REGISTERED_METHODS and file.is_file() and only_registers(file.read_bytes())
     return registers or _is_same(file, known)
 

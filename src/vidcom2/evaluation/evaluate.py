@@ -145,7 +145,7 @@ def _rows(
             known = before.get(question.id, {}).get("video_file")
             if video_changed(known, stamp, question.video):
                 raise OptionError(
-                    f"the video of question {question.id!r} has changed: its file was {without_content(known)}, and is "
+                    f"the video of question {question.id!r} has changed: its file was {without_content(str(known))}, and is "
                     f"{stamp}. Name another output."
                 )
             stamps[question.id], found[question.id] = stamp, {}

@@ -145,8 +145,8 @@ def _rows(
             known = before.get(question.id, {}).get("video_file")
             if video_changed(known, stamp, question.video):
                 raise OptionError(
-                    f"the video of question {question.id!r} has changed: its file was {without_content(str(known))}, and is "
-                    f"{stamp}. Name another output."
+                    f"the video of question {question.id!r} has changed: its file was {without_content(str(known))}, "
+                    f"and is {stamp}. Name another output."
                 )
             stamps[question.id], found[question.id] = stamp, {}
             by_letter = letters and question.choices is not None

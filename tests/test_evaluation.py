@@ -814,6 +814,9 @@ def test_what_cannot_be_read_when_a_method_is_added_is_an_error_and_no_refusal_o
     assert [row["id"] for row in read_lines(file)].count("2") == 1  # the row of an error stays, as without a method
     clips[1].write_bytes(content)
     os.utime(clips[1], ns=(0, 0))
+    rows = evaluate(checkpoint, questions, both, file, **given)
+    assert [each.get("error", "")[:8] for each in rows] == ["", "", "there is"], "it is the same video"
+    clips[1].write_bytes(content[:-1] + b"?")
     with pytest.raises(OptionError, match="another video of question '1'"):
         evaluate(checkpoint, questions, both, file, **given)
 
@@ -824,8 +827,9 @@ def test_a_video_that_changes_while_a_method_is_added_ends_the_run(checkpoint: C
     evaluate(checkpoint, questions, candidates_of("random", "0.5"), file, num_frames=4, max_new_tokens=2)
 
     def changes(*_: Any) -> None:
-        os.utime(clip, ns=(0, 0))
+        clip.write_bytes(content)
 
+    content = clip.read_bytes()[:-1] + b"?"
     more, given = candidates_of("vidcom2", "0.5"), {"num_frames": 4, "max_new_tokens": 2, "progress": changes}
     with pytest.raises(OptionError, match="the video of question '0' has changed"):
         evaluate(checkpoint, questions, more, file, **given)

@@ -192,7 +192,8 @@ def described(table: pa.Table, folder: str | None) -> pa.Table:
     for line in lines_of(table):
         try:
             request = request_of_line(line, folder)
-            rows.append({"id": request.id, **request.stamp._asdict(), "problem": request.problem})
+            stamp = request.stamp._replace(video=json.dumps(request.video))  # a path, or a list of them
+            rows.append({"id": request.id, **stamp._asdict(), "problem": request.problem})
         except OptionError as error:
             rows.append({"problem": str(error)})
     return pa.Table.from_pylist(
@@ -223,7 +224,7 @@ def check_requests(
                 raise OptionError(problem)
             first, total = first or (problem and f"{name}, {problem}"), total + 1
             askable += problem is None
-            yield name, RequestStamp(*(row[field] for field in RequestStamp._fields))
+            yield name, RequestStamp(row["given"], row["video_file"], json.loads(row["video"]))
 
     others = output.check_answers(answered, asked())
     if not total:

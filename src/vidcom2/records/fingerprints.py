@@ -155,9 +155,9 @@ def stamp_of_content(source: object, before: str | None) -> str | None:
     return before if before is None or video_stamp(source) != before else f"{before}{CONTENT}{content}"
 
 
-def without_content(stamp: str) -> str:
+def without_content(video_file: str) -> str:
     """Return the size and the time in a stamp, as messages show them."""
-    return stamp.partition(CONTENT)[0]
+    return video_file.partition(CONTENT)[0]
 
 
 def _content_of_video(source: object) -> str:
@@ -208,8 +208,8 @@ def video_changed(before: str | None, now: str | None, source: object = None) ->
     then, _, content = before.partition(CONTENT)
     if then == now:
         return False
-    sizes = [stamp.partition(" bytes of ") for stamp in (then, now)]
-    if all(of for _, of, _ in sizes) and sizes[0][0] != sizes[1][0]:
+    sizes = [each.partition(" bytes of ")[:2] for each in (then, now)]
+    if all(is_file for _, is_file in sizes) and sizes[0] != sizes[1]:
         return True
     try:
         return not content or source is None or _content_of_video(source) != content

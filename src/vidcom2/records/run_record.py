@@ -34,18 +34,18 @@ class RequestStamp(NamedTuple):
     Attributes:
         given: a digest of the request as it was given.
         video_file: the `video_stamp` of its file; of an answer, with a digest of the content.
-        video: the path of the file, or the list of those of its pictures, as JSON; None for an answer.
+        video: the path of the file, or the list of those of its pictures; None for an answer.
     """
 
     given: str
     video_file: str | None
-    video: str | None = None
+    video: Any = None
 
 
 def stamp_of(given: Any, video: object) -> RequestStamp:
     """Return the stamp of a request as it was given, about this video."""
     file = video_stamp(video)
-    return RequestStamp(request_digest(given), file, None if file is None else json.dumps(video, default=str))
+    return RequestStamp(request_digest(given), file, None if file is None else video)
 
 
 def request_digest(given: Any) -> str:
@@ -135,8 +135,7 @@ class RunOutput:
                     f"{self.name!r} has the answer to another {what} of id {name!r}. More may be added at the end. For "
                     "others name another --output."
                 )
-            is_same = before.video_file == now.video_file
-            if not is_same and video_changed(before.video_file, now.video_file, now.video and json.loads(now.video)):
+            if video_changed(before.video_file, now.video_file, now.video):
                 raise OptionError(
                     f"{self.name!r} has the answer about another video of {what} {name!r}: its file was "
                     f"{without_content(str(before.video_file))}, and is {now.video_file}. Name another --output."

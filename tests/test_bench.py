@@ -39,7 +39,7 @@ from vidcom2.measuring.bench import OUT_OF_MEMORY, Series, bench, order
 from vidcom2.measuring.bench_plot import draw_all
 from vidcom2.measuring.bench_tables import ceilings, efficiency_table, stage_table
 from vidcom2.measuring.figures import figures, fitted_exponent
-from vidcom2.measuring.models import config_and_processor, num_parameters, random_checkpoint
+from vidcom2.measuring.models import config_and_processor, fill, num_parameters, random_checkpoint
 from vidcom2.measuring.results import new_file, read_results, write_results
 from vidcom2.measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from vidcom2.measuring.stages import STAGES, Task, Turn, answer, encode, peak_memory, reset_peak_memory
@@ -399,6 +399,14 @@ def test_random_weights_give_finite_logits_and_are_the_same_each_time() -> None:
     assert tokens.isfinite().all() and tokens.shape == (2 * 196 + 1, 512) and tokens.std() > 1e-4
     again = random_checkpoint("x", size, torch.device("cpu"), dtype).model
     assert all(torch.equal(a, b) for a, b in zip(made.parameters(), again.parameters(), strict=True))
+
+
+def test_random_weights_leave_no_layer_without_a_part() -> None:
+    """A scale of 0 would take the layer's output away. InternVL names its scales `lambda_1` and `lambda_2`."""
+    tower: Any = FAMILIES["internvl"].build_tiny()[0].model.vision_tower
+    fill(tower, seed=0)
+    states = tower(pixel_values=torch.rand(1, 3, 196, 196), output_hidden_states=True).hidden_states
+    assert all((after - before).abs().max() > 1e-3 for before, after in pairwise(states))
 
 
 def test_a_model_that_cannot_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,8 +174,8 @@ def test_each_line_of_the_file_is_a_question(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "it is no JSON"),
-        ("[1]", "it holds a list"),
+        ("{", "it is not valid JSON"),
+        ("[1]", "it holds an array"),
         ('{"video": "a.mp4", "question": "x", "question": "y"}', "the key 'question' comes twice"),
         ('{"video": "a.mp4", "question": "x", "mine": NaN}', "NaN"),
         ({"video": "a.mp4", "qestion": "What?"}, "`question` is missing.*'qestion'"),

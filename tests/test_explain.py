@@ -341,6 +341,14 @@ def test_a_page_shows_every_frame_in_three_ways_loads_nothing_and_escapes_names(
     assert "&lt;b&gt;&amp;models" in page and "<b>" not in page
 
 
+def test_frames_of_a_method_without_scores_stay_when_a_page_shows_scores() -> None:
+    scored, unscored = explained(3), explained(3, token_uniqueness=None)
+    page = page_html([scored, unscored])
+    whole, shown = (re.findall(f'class="{kind}" alt="" src="([^"]+)"', page) for kind in ("whole", "heat-map"))
+    is_whole = [picture == other for picture, other in zip(shown, whole, strict=True)]
+    assert sorted(is_whole) == [False] * 3 + [True] * 3
+
+
 def test_a_page_holds_the_numbers_of_each_token() -> None:
     explanation = explained(3, covered=(0, 0.25, 1, 0.5))
     explanation.token_uniqueness[1, 0, 2] = -np.inf

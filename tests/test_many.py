@@ -438,13 +438,13 @@ def test_each_line_of_the_file_is_a_request(tmp_path: Path) -> None:
         "[3]",
     )
     first, second, broken, lacking, large, no_object = read_requests(path)
-    assert "it is no JSON (1e400 is no finite number: write null" in large.problem and large.id == "6"
-    assert "it holds a list. Write one JSON object per line." in no_object.problem
+    assert "1e400 is not a finite number. Write null" in large.problem and large.id == "6"
+    assert "it holds an array, not an object. Write one JSON object per line." in no_object.problem
     assert (first.id, first.video, first.settings) == ("1", str(tmp_path / "clips/a.mp4"), {"retention_ratio": 0.5})
     assert first.given["mine"] == 1 and first.problem is None
     assert (second.id, second.video, second.max_new_tokens) == ("7", "https://x.org/b.mp4", 3)
     assert second.prompt.startswith("Which?\nA. cat\nB. dog\n")
-    assert broken.id == "4" and "it is no JSON" in broken.problem and broken.given == {"line": "{"}
+    assert broken.id == "4" and "it is not valid JSON" in broken.problem and broken.given == {"line": "{"}
     assert lacking.id == "x" and "`prompt` is missing." in lacking.problem
     line = {"video": "a.mp4", "prompt": "What?"}
     with pytest.raises(OptionError, match="two requests have the id '2'"):

@@ -115,12 +115,14 @@ def test_a_tuned_language_model_keeps_the_features(family: Family, video: vidcom
     tuned = family.load(retention_ratio=RETENTION_RATIO)
     if family.case.representative:
         tuned.save_pretrained(tmp_path / "saved")  # which notes its code in the config
+    weights = {value for value in tuned.model.get_decoder().parameters()}
     with torch.no_grad():
-        (tuned.get_output_embeddings() or tuned.language_model.lm_head).weight[-1, -1] += 0.1
+        for weight in weights:
+            weight *= 1.01
     assert load(family, tmp_path / "features.watched", tuned).ask("Who?", max_new_tokens=1).new_tokens == 1
-    weights = [value for name, value in tuned.model.named_parameters() if not name.startswith("language_model.")]
+    encoder = [value for value in tuned.model.parameters() if value not in weights]
     with torch.no_grad():
-        weights[-1].view(-1)[0] += 0.1
+        encoder[-1].view(-1)[0] += 0.1
     with pytest.raises(OptionError, match="another model: the encoder differs in its weights"):
         load(family, tmp_path / "features.watched", tuned)
 
@@ -265,7 +267,12 @@ def test_the_loaded_model_may_change_after_watching(family: Family, video: vidco
     assert answered.answer == expected
     assert watched.prefill().cache is not cache and watched.ask("Who?") == expected
     assert load(family, path, model).ask("Who?") == expected
-    for change in (lambda: next(model.model.vision_tower.parameters()).add_(0.1), model.bfloat16):
+    tower: Any = model.model.vision_tower
+
+    def loads_others() -> None:
+        tower.load_state_dict({name: value + 0.1 for name, value in tower.state_dict().items()}, assign=True)
+
+    for change in (lambda: next(tower.parameters()).add_(0.1), loads_others, model.bfloat16):
         watched = vidcom2.watch(video, model, processor=family.processor)
         with torch.no_grad():
             change()

@@ -2,9 +2,9 @@
 
 Towers of Qwen's kind take the patches of all frames in one row, and `cu_seqlens` says where each window or frame ends.
 With SDPA, Transformers asks the device in every layer for these ends, and then calls SDPA segment by segment: a video
-of Qwen2.5-VL may need 16,128 calls. Here segments of one length run as one batch, and the ends are read once.
+of Qwen2.5-VL may need 16,128 calls. Here segments of equal length run as one batch, and the ends are read once.
 Transformers passes the ends only to an attention function with "flash" in its name, so the layers get a view of their
-config that names this one. On the CPU, features and gradients are the very bits of the loop.
+config that names this one. On the CPU, features and gradients have the very bits of Transformers' loop.
 
 Transformers' pull request 45153 will do this upstream: then delete this file and the calls of its functions, and let
 `WholeFrames` call what Transformers has.
@@ -29,9 +29,10 @@ try:
 except ImportError:
     varlen_attn = None
 
-# Each copy of this file, such as one in a Hub repo, registers a function of its own.
+# Each copy of this file, as in a Hub repo, registers a function of its own, under a name that must hold "flash".
+# Classes and hooks of other copies are known by their names.
 NAME = f"{__name__}.packed_flash"
-# A batch has at most so many segments, which CUDA can launch, and so many scores a head: 1,024 windows of 64 patches.
+# The most segments of a batch, which CUDA can launch, and the most scores of a head in it: 1,024 windows of 64 patches.
 # Where PyTorch has no kernel that spares memory, all scores of a batch exist at once.
 MOST_SEGMENTS, MOST_SCORES = 2**15, 2**22
 SEGMENTS = "_vidcom2_segments"  # the attribute of a tensor of ends that keeps what was read of it
@@ -59,7 +60,8 @@ class PackedConfig:
         return NAME if chosen == "sdpa" and not torch.compiler.is_compiling() and not is_jit_tracing() else chosen
 
     def __getattr__(self, name: str) -> Any:
-        if name == "stock" or name.startswith("__"):  # A copy is made without `__init__`, by methods of this class.
+        # `copy` and `pickle` build it without `__init__`, and ask for methods of this class, not of the config's.
+        if name == "stock" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.stock, name)
 
@@ -102,11 +104,11 @@ def _is_packed(attention: Any) -> bool:
 
 
 def with_longest(attention: Any, arguments: Any, by_name: dict[str, Any]) -> Any:
-    """Give a layer the length of the longest segment, for which it would ask the device."""
+    """Give a layer `max_seqlen`, for which it would ask the device. A hook before `forward`."""
     ends = by_name.get("cu_seqlens")
     if ends is None or by_name.get("max_seqlen") is not None or attention.config._attn_implementation != NAME:
         return None
-    return arguments, by_name | {"max_seqlen": segments_of(ends).longest}
+    return arguments, by_name | {"max_seqlen": segments_of(ends).most_queries}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -122,12 +124,12 @@ class Segments:
         keys: how many keys each segment has; None for as many as queries.
 
     Attributes:
-        longest: the most queries and the most keys of a segment.
+        most_queries, most_keys: how many the longest segment has.
         batches: how many segments each batch has, and how many queries and keys each of these.
     """
 
     def __init__(self, queries: Sequence[int], keys: Sequence[int] | None = None):
-        self.longest, self.most_keys = max(queries, default=0), max(keys or queries, default=0)
+        self.most_queries, self.most_keys = max(queries, default=0), max(keys or queries, default=0)
         sizes: dict[tuple[int, int], list[int]] = {}
         for number, size in enumerate(zip(queries, keys or queries, strict=True)):
             sizes.setdefault(size, []).append(number)
@@ -183,7 +185,7 @@ class Segments:
 
 
 def _rows_of(lengths: Sequence[int], order: Sequence[int]) -> Tensor:
-    """Return the rows of consecutive segments of these lengths, int64, segment after segment in another order."""
+    """Return the rows of consecutive segments of these lengths, int64, with the segments in another order."""
     of_segments = torch.tensor(lengths)
     starts = of_segments.cumsum(0) - of_segments
     of_segments, starts = of_segments[list(order)], starts[list(order)]
@@ -192,8 +194,8 @@ def _rows_of(lengths: Sequence[int], order: Sequence[int]) -> Tensor:
 
 
 def segments_of(ends: Tensor) -> Segments:
-    """Return the segments that end at `ends`, an int tensor from 0. Waits for the device once for each tensor: a tower
-    passes one tensor to all layers of a kind."""
+    """Return the segments between `ends`, an int tensor that begins with 0. Waits for the device once for each tensor,
+    since a tower passes one to all layers of a kind; of an inference tensor it does not see later changes."""
     version = None if ends.is_inference() else ends._version
     known = getattr(ends, SEGMENTS, None)
     if known is None or known[0] != version:
@@ -251,7 +253,8 @@ def takes_varlen(query: Tensor, key: Tensor, scale: float | None, dropout: float
     Args:
         query, key: (..., dim), with the heads on their second axis.
     """
-    # PyTorch 2.10 takes as many heads of keys as of queries, and no other scale.
+    # PyTorch 2.10 takes as many heads of keys as of queries, and no other scale; later versions do. The sizes of heads
+    # are FlashAttention's.
     dim, fits = query.shape[-1], query.shape[1] == key.shape[1]
     is_usual = scale is None or math.isclose(scale, dim**-0.5)
     if varlen_attn is None or dropout or not fits or not is_usual or dim % 8 or dim > 256:
@@ -268,7 +271,7 @@ def varlen(
 ) -> Tensor:
     """Attend within segments by PyTorch's function for it, and return (N, heads, dim)."""
     attend: Any = varlen_attn
-    return attend(query, key, value, query_ends.int(), key_ends.int(), segments.longest, segments.most_keys)
+    return attend(query, key, value, query_ends.int(), key_ends.int(), segments.most_queries, segments.most_keys)
 
 
 AttentionInterface.register(NAME, packed_flash)

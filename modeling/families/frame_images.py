@@ -18,7 +18,7 @@ from ...configuration.compression_settings import NUM_KEPT, CompressionSettings
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, VideoFrames
 from ..hosting.in_transformers import CACHE, ParentModel, cached_length, check_frame_size, without, without_token_types
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.prompt_compression import IMAGE, VIDEO, Encode, Prompt, VidCom2ModelMixin, video_id_of
+from ..prompt.prompt_compression import IMAGE, VIDEO, Call, VidCom2ModelMixin, video_id_of
 from .joined_features import joined
 
 VIDEO_ARGUMENTS = ("pixel_values_videos", "num_frames")
@@ -196,17 +196,15 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         """Return the arguments without types, which the parent does not take."""
         return without_token_types(inputs)
 
-    def _with_all_features(
-        self, inputs: dict[str, Any], prompt: Prompt | None, overrides: dict[str, Any], encode: Encode
-    ) -> dict[str, Any]:
+    def _with_all_features(self, call: Call) -> dict[str, Any]:
         """Return a call's arguments as in `VidCom2ModelMixin`. If no token can be dropped, frames are still among
         images, and are encoded with them. The features are marked as such, since the steps of `generate` do not know
         the ratio of the call."""
-        inputs = super()._with_all_features(inputs, prompt, overrides, encode)
+        inputs = super()._with_all_features(call)
         image: Any = (inputs.get("mm_encoder_outputs") or {}).get("image")
         if inputs.get("pixel_values") is None and image is None:
             return inputs
-        if self.config.compression_settings(**overrides).may_drop:
+        if call.settings.may_drop:
             return inputs
         image = image or self._encode(self.get_image_features, inputs)
         encoded = {

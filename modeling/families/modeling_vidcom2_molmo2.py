@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from ...configuration.configuration_vidcom2_molmo2 import VidCom2Molmo2Config
 from ..encoding.video_features import VideoFrames
 from ..hosting.in_transformers import CACHE, cached_length, check_patches
-from ..prompt.prompt_compression import TEXT, VIDEO
+from ..prompt.prompt_compression import TEXT, VIDEO, name_of_tokens
 from .joined_features import joined
 from .typed_attention import TypedAttentionGenerationMixin, TypedAttentionModelMixin
 
@@ -95,7 +95,7 @@ class VidCom2Molmo2Model(TypedAttentionModelMixin, Molmo2Model):
         return input_ids
 
     def _with_features_for_parent(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        tokens = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
+        tokens = inputs[name_of_tokens(inputs)]
         return self.with_joined_features(super()._with_features_for_parent(inputs), tokens)
 
     def with_joined_features(self, inputs: dict[str, Any], tokens: Tensor) -> dict[str, Any]:

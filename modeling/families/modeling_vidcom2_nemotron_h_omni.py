@@ -18,7 +18,7 @@ from ...configuration.configuration_vidcom2_nemotron_h_omni import VidCom2Nemotr
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFrames
 from ..hosting.in_transformers import pop_settings, take_parents_signatures
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.prompt_compression import IMAGE, VIDEO, Prompt, VidCom2ModelMixin
+from ..prompt.prompt_compression import IMAGE, VIDEO, Call, VidCom2ModelMixin
 from .linear_attention import LinearAttentionMixin
 
 
@@ -146,9 +146,10 @@ class OneClassMixin(LinearAttentionMixin, VidCom2GenerationMixin, VidCom2ModelMi
         none, and which Transformers finds by `config.image_token_id`."""
         return super().with_features(inputs, features) | {"mm_encoder_outputs": {"image": features}}
 
-    def _check_videos_given(self, tokens: Tensor, inputs: dict[str, Any], prompt: Prompt | None) -> None:
-        if (inputs.get("mm_encoder_outputs") or {}).get("image") is None:  # where `with_features` puts those of videos
-            super()._check_videos_given(tokens, inputs, prompt)
+    def _check_videos_given(self, call: Call) -> None:
+        encoded = call.inputs.get("mm_encoder_outputs") or {}
+        if encoded.get("image") is None:  # where `with_features` puts those of videos
+            super()._check_videos_given(call)
 
     # --- Where the parent drops tokens by itself
 

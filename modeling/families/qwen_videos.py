@@ -14,7 +14,7 @@ from ..encoding.video_features import VideoFrames
 from ..hosting.in_transformers import check_patches
 from ..methods.compression import on_device
 from ..prompt.conversation_cache import positions_by_order
-from ..prompt.prompt_compression import IMAGE, VIDEO, Turn, VidCom2ModelMixin, has_media
+from ..prompt.prompt_compression import IMAGE, VIDEO, Turn, VidCom2ModelMixin, has_media, name_of_tokens
 from ..prompt.refusals import USE_OURS
 
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
@@ -116,7 +116,7 @@ class QwenVideoModelMixin(GridVideosMixin):
         call = self.prepared(inputs)
         positions, layout = call.inputs.get("position_ids"), call.layout
         if positions is None:  # text alone, of which the parent counts the padding, too
-            tokens = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
+            tokens = inputs[name_of_tokens(inputs)]
             return torch.arange(tokens.shape[1], device=tokens.device).expand(4, len(tokens), -1)
         if layout is None:
             return positions

@@ -9,7 +9,7 @@ from transformers import StaticCache
 
 from ..hosting.in_transformers import CACHE, cached_length, with_cache_name
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.prompt_compression import VidCom2ModelMixin
+from ..prompt.prompt_compression import VidCom2ModelMixin, name_of_tokens
 from ..prompt.refusals import CHUNKS_FEATURES
 
 
@@ -25,7 +25,7 @@ class TypedAttentionModelMixin(VidCom2ModelMixin):
         types, cache = self._types(inputs), inputs.get(CACHE)
         if types is None:
             return inputs
-        new = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
+        new = inputs[name_of_tokens(inputs)]
         num_new = new.shape[1]
         check_types_on_cache(types[:, -num_new:], cache)
         return inputs | {"mm_token_type_ids": types_with_cached(types, cache, num_new)}

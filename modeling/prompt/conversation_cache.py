@@ -88,6 +88,11 @@ class Conversation:
         return known.rows(slice(None, None, rows // num_rows)).later(length - known.length)
 
     @property
+    def is_stock(self) -> bool:
+        """Whether the stock class would have filled the cache so, and finds the next position by itself."""
+        return self.order is None and self.offset is None
+
+    @property
     def num_rows(self) -> int | None:
         """B; None if nothing about single rows is known."""
         of_rows = self.offset if self.order is None else self.order

@@ -91,32 +91,57 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """New tokens of a call, behind those in the KV cache.
+class Call:
+    """A call of `forward` or `generate`, as the caller made it.
 
     Attributes:
-        inputs: the call's arguments, with its tokens laid out.
-        tokens: (B, n) ids or (B, n, dim) embeddings of the caller.
-        prompt: what the host knows of them; None without images and videos.
-        attended: (B, n) the caller's mask of them.
-        layout: how they are laid out, as n' tokens; None if they are the caller's.
-        mask: (B, P + n') over the P cached tokens and those.
-        start: (B, 1) the first position after those in the KV cache.
-        begins: whether the conversation begins with them, in a call of `forward`.
-        spreads: whether kept tokens stay at their positions in the full prompt (`compression_positions="original"`).
-        follows: whether the order of the tokens that run is not the caller's, here or in the cache.
+        inputs: its arguments, with new tokens alone and without settings.
+        tokens: (B, n) ids or (B, n, dim) embeddings: the new tokens.
+        settings: those that hold for it.
+        overrides: those that were passed with it.
+        before: what the KV cache holds.
+        past: ids (B, C) or embeddings (B, C, dim) of the conversation so far; None in `forward`, which is not given it.
+        prompt: what the host knows of the new tokens; None where nothing of them must be known.
+        encode: encodes videos or images, with the arguments of `VidCom2ModelMixin._only_features`.
     """
 
     inputs: dict[str, Any]
     tokens: Tensor
+    settings: CompressionSettings
+    overrides: dict[str, Any]
+    before: Conversation
+    past: Tensor | None
     prompt: Prompt | None
-    attended: Tensor
+    encode: Encode
+
+    @property
+    def caller_mask(self) -> Any:
+        """The caller's `attention_mask`, of whatever kind; None if there is none."""
+        return self.inputs.get("attention_mask")
+
+    @property
+    def has_whole_conversation(self) -> bool:
+        """Whether it is one of `generate`, which encodes images by itself."""
+        return self.past is not None
+
+
+@dataclass(frozen=True)
+class Turn(Call):
+    """A call whose new tokens are laid out, behind those in the KV cache.
+
+    Attributes:
+        layout: how the n caller's tokens are laid out, as n'; None if they are the caller's.
+        attended: (B, n) the mask of the caller's new tokens.
+        mask: (B, P + n') over the P cached tokens and those that run.
+        start: (B, 1) the first position after the cached tokens.
+        spreads: whether kept tokens stay at their positions in the full prompt (`compression_positions="original"`).
+    """
+
     layout: Layout | None
+    attended: Tensor
     mask: Tensor
     start: Tensor
-    begins: bool
     spreads: bool
-    follows: bool
 
     @property
     def num_new(self) -> int:
@@ -126,6 +151,22 @@ class Turn:
     def run(self) -> Tensor:
         """(B, n') mask of the tokens that run."""
         return self.mask[:, self.mask.shape[1] - self.num_new :]
+
+    @property
+    def begins(self) -> bool:
+        """Whether the conversation begins with it, in a call of `forward`."""
+        return self.before.length == 0 and not self.has_whole_conversation
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the tokens that run stand in another order than the caller's. Where placeholders move past hidden
+        text, their mask is another one, too."""
+        return self.layout is not None and (self.layout.shortens or self.layout.moves_hidden)
+
+    @property
+    def follows(self) -> bool:
+        """Whether positions are not those that the stock class would find, here or in the cache."""
+        return self.is_moved or not self.before.is_stock
 
 
 class VidCom2ModelMixin(VideoFeaturesMixin):
@@ -251,7 +292,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if is_step(inputs):
             with using(inputs.get(CACHE)):
                 return super().forward(**inputs, return_dict=True)
-        call, mask = self.prepared(inputs), inputs.get("attention_mask")
+        call, mask = self._again(inputs) if is_prepared(inputs) else self.prepared(inputs), inputs.get("attention_mask")
         with using(call.inputs.get(CACHE)):
             inputs = with_prompt_extent(self._with_features_for_parent(call.inputs), self.config.get_text_config())
             outputs: Any = super().forward(**inputs, return_dict=True)
@@ -294,87 +335,62 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: on a setting outside its accepted set, and if videos, placeholders, mask or cache do not fit.
         """
-        inputs, encode = dict(inputs), encode or self._only_features
+        call = self._read(inputs, encode or self._only_features, has_whole_conversation)
+        features, layout = self._chosen(call), None
+        if features is None:  # All tokens stay.
+            call = replace(call, inputs=self._with_all_features(call))
+            if call.inputs.get("position_ids") is not None:
+                return self._at_given_positions(call)
+        spreads = not self.uses_mrope and call.settings.compression_positions == "original"
+        spreads = spreads and (call.settings.may_drop or features is not None)
+        self._check(call, features, spreads)
+        if has_media(call.inputs) or spreads:
+            call = replace(call, before=replace(call.before, is_known=True))
+        if features is None and not self.uses_mrope and call.before.is_stock:
+            return self._at_stock_positions(call)
+        if features is not None:
+            call, layout = self._laid_out(call, features)
+        return self._at_own_positions(call, layout, spreads)
+
+    def _read(self, inputs: dict[str, Any], encode: Encode, has_whole_conversation: bool) -> Call:
+        """Take a call's arguments apart, and copy to the host what must be known there, before the tower runs."""
+        inputs = dict(inputs)
         if has_media(inputs):
             check_tensors(inputs)
         overrides = pop_settings(inputs, self.of_parent)
         settings = self.config.compression_settings(**overrides)
-        name = "inputs_embeds" if inputs.get("input_ids") is None else "input_ids"
+        name = name_of_tokens(inputs)
         before, past = Conversation.of(inputs.get(CACHE), len(inputs[name])), None
         if has_whole_conversation:
             past, inputs[name] = inputs[name].tensor_split([before.caller_length], dim=1)
         inputs = self.with_videos(inputs, settings)
-        tokens, given = inputs[name], inputs.get("attention_mask")
+        tokens, prompt = inputs[name], None
         if inputs.get("pixel_values_videos") is not None and (settings.may_drop or inputs.get(NUM_KEPT) is not None):
             check_not_exported()
-        prompt, is_ready = None, is_prepared(inputs)
         has_positions_to_find = self.uses_mrope and tokens.shape[1] > 1 and inputs.get("position_ids") is None
-        if not is_ready and (has_media(inputs) or has_positions_to_find):
+        if has_media(inputs) or has_positions_to_find:
             prompt = self.prompt_of(tokens, inputs, before)
-        elif is_ready and name == "input_ids" and not self.shows_own_ids:
-            inputs["input_ids"] = self.distinct_ids(tokens, self.kinds(tokens))
         if has_whole_conversation and self.uses_mrope and name == "input_ids":
             self._check_ends_in_text(tokens, prompt)
-        features = self._chosen(inputs, settings, overrides, encode)
-        if features is None:
-            inputs = self._with_all_features(inputs, prompt, overrides, encode)
-            if inputs.get("position_ids") is not None:  # a step of `generate`, or a caller who knows
-                if has_whole_conversation:
-                    self._check_videos_given(tokens, inputs, prompt)
-                if given is None and before.order is not None:
-                    inputs["attention_mask"] = torch.cat(before.masks(None, tokens), dim=1)
-                elif is_2d(given) and tokens.shape[1] > 1 and not is_ready:  # Of a step, the device is not asked.
-                    self.check_mask(given, before.length)
-                return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
-        elif given is not None and not is_2d(given):
-            shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        return Call(inputs, tokens, settings, overrides, before, past, prompt, encode)
+
+    def _check(self, call: Call, features: VidCom2VideoFeatures | None, spreads: bool) -> None:
+        """Check that mask, cache and placeholders fit.
+
+        Args:
+            features: of the videos for which the prompt is laid out; None if there are none.
+            spreads: as in `Turn`.
+
+        Raises:
+            ValueError: if they do not.
+        """
+        mask = call.caller_mask
+        if features is not None and mask is not None and not is_2d(mask):
+            shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
             raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
-        spreads = not self.uses_mrope and settings.compression_positions == "original"
-        spreads = spreads and (settings.may_drop or features is not None)
-        self._check_known(before, past, settings, spreads)
-        if tokens.shape[1] > 1:  # A single one is a step, of which the device is not asked.
-            self._check_videos_given(tokens, inputs, prompt)
-        if has_media(inputs) or spreads:
-            before = replace(before, is_known=True)
-        if features is None and not self.uses_mrope and before.order is None and before.offset is None:
-            if is_2d(given):
-                self.check_mask(given, before.length)
-            if not has_whole_conversation:  # `generate` encodes images by itself
-                inputs = self._with_images_encoded(inputs, encode)
-            return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
-        past_mask, attended = before.masks(given if is_2d(given) else None, tokens)
-        layout = None
-        if features is not None:
-            assert prompt is not None  # A call with features has media.
-            inputs, layout = self._laid_out(inputs, name, prompt, features, before)
-        run = attended if layout is None else layout.laid_out(attended)
-        # Where placeholders move past hidden text, the mask of the tokens that run is another one, too.
-        is_moved = layout is not None and (layout.shortens or layout.moves_hidden)
-        start = before.start(past_mask)
-        follows = is_moved or before.order is not None or before.offset is not None
-        mask = torch.cat([past_mask, run], dim=1)
-        begins = before.length == 0 and not has_whole_conversation
-        turn = Turn(inputs, tokens, prompt, attended, layout, mask, start, begins, spreads, follows)
-        if prompt is None or prompt.past is None:
-            self.check_mask(mask, before.length)
-        else:
-            of_new = prompt.attended if layout is None or layout.mask is None else layout.mask
-            self.check_mask(torch.cat([prompt.past, of_new], dim=1), before.length)
-        positions, following = self.positions_of(turn)
-        after = before.later(tokens.shape[1], layout if is_moved else None)
-        if self.uses_mrope or before.offset is not None or (spreads and layout is not None):
-            after = replace(after, is_known=True, offset=following - mask.sum(dim=1, keepdim=True))
-        if after.offset is not None or (layout is not None and layout.moves):
-            kinds = self.kinds(tokens, inputs) if prompt is None else prompt.kinds
-            # The last placeholder keeps its place, since a video has as many, however they are shared among frames.
-            for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
-                after = replace(after, least=after.length if is_moved else before.length + last + 1, previous=before)
-        inputs = self.with_token_types(inputs) if positions is None else self._positioned(inputs, positions, turn)
-        if is_2d(given) or (layout is not None and layout.pads) or (given is None and before.order is not None):
-            inputs = inputs | {"attention_mask": mask}
-        if not has_whole_conversation:
-            inputs = self._with_images_encoded(inputs, encode)
-        return Prepared(inputs, layout, after)
+        self._check_known(call, spreads)
+        if call.tokens.shape[1] > 1:  # A single one is a step, of which the device is not asked.
+            self._check_videos_given(call)
 
     def prompt_of(self, tokens: Tensor, inputs: dict[str, Any], before: Conversation | None = None) -> Prompt:
         """Return what the host must know of the new tokens of a call.
@@ -397,11 +413,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 past, start = past.cpu(), int(before.start(past).max())
         return Prompt(ids, self.kinds(ids, inputs | described), attended, described, past, start)
 
-    @property
-    def shows_own_ids(self) -> bool:
-        """Whether the ids that `distinct_ids` returns are those of the stock class's prompts."""
-        return type(self).stock_ids is VidCom2ModelMixin.stock_ids
-
     # --- Which tokens stay
 
     def _check_ends_in_text(self, tokens: Tensor, prompt: Prompt | None) -> None:
@@ -420,13 +431,14 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "the answer from it. End the prompt with text, as chat templates do."
             )
 
-    def _check_videos_given(self, tokens: Tensor, inputs: dict[str, Any], prompt: Prompt | None) -> None:
+    def _check_videos_given(self, call: Call) -> None:
         """Check that new placeholders of videos come with a video. The parents would read them as text. Embeddings
         beside ids, and those that an engine passes, hold the features already.
 
         Raises:
             ValueError: if no video is given for them.
         """
+        inputs, prompt = call.inputs, call.prompt
         encoded = (inputs.get("mm_encoder_outputs") or {}).get("video")
         has_both = inputs.get("input_ids") is not None and inputs.get("inputs_embeds") is not None
         if inputs.get("pixel_values_videos") is not None or encoded is not None or has_both:
@@ -434,6 +446,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if engine_of(self.config) is not None:
             return
         # Token types may be those of an earlier turn, so they count only at placeholders.
+        tokens = call.tokens
         kinds, ids = (self.kinds(tokens, inputs), tokens) if prompt is None else (prompt.kinds, prompt.ids)
         is_video = (kinds == VIDEO) & (self.kinds(ids) > TEXT)
         if is_video.any():
@@ -443,20 +456,19 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "`mm_encoder_outputs`, or the KV cache that holds the videos of earlier turns."
             )
 
-    def _chosen(
-        self, inputs: dict[str, Any], settings: CompressionSettings, overrides: dict[str, Any], encode: Encode
-    ) -> VidCom2VideoFeatures | None:
+    def _chosen(self, call: Call) -> VidCom2VideoFeatures | None:
         """Return the features of a call's videos if the prompt must be laid out for them; None if all tokens stay."""
+        inputs, settings = call.inputs, call.settings
         given, asked = (inputs.get("mm_encoder_outputs") or {}).get("video"), inputs.get(NUM_KEPT)
         if inputs.get("pixel_values_videos") is None:
-            return None if given is None else _checked(given, asked, settings, overrides)
+            return None if given is None else _checked(given, asked, settings, call.overrides)
         if given is not None:
             raise ValueError(
                 "`pixel_values_videos` and `mm_encoder_outputs['video']` both hold the prompt's videos. Pass one."
             )
         if asked is None and not self._drops_tokens(inputs, settings):
             return None
-        return encode("kept", inputs | overrides)
+        return call.encode("kept", inputs | call.overrides)
 
     def _drops_tokens(self, inputs: dict[str, Any], settings: CompressionSettings) -> bool:
         """Return whether the videos of a prompt with a placeholder for every token lose any."""
@@ -464,14 +476,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             return settings.may_drop
         return any(map(settings.drops_of, self.video_sizes(**inputs)))
 
-    def _with_all_features(
-        self, inputs: dict[str, Any], prompt: Prompt | None, overrides: dict[str, Any], encode: Encode
-    ) -> dict[str, Any]:
+    def _with_all_features(self, call: Call) -> dict[str, Any]:
         """Return a call's arguments with features of all tokens in place of pixels. Given pixels, the parent would call
         our `get_video_features`, which drops tokens."""
+        inputs, prompt = call.inputs, call.prompt
         features: Any = (inputs.get("mm_encoder_outputs") or {}).get("video")
         if inputs.get("pixel_values_videos") is not None:
-            inputs = self.with_features(inputs, encode("all", inputs | overrides))
+            inputs = self.with_features(inputs, call.encode("all", inputs | call.overrides))
         elif features is None:
             return inputs
         elif not isinstance(features, VidCom2VideoFeatures) or features.video_compressions is not None:
@@ -491,27 +502,25 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             "mm_encoder_outputs": encoded
         }
 
-    def _with_images_encoded(self, inputs: dict[str, Any], encode: Encode) -> dict[str, Any]:
-        """Return a call's arguments with features of images in place of their pixels, if there are videos beside."""
+    def _with_images_encoded(self, inputs: dict[str, Any], call: Call) -> dict[str, Any]:
+        """Return a call's arguments with features of images in place of their pixels, if there are videos beside, and
+        if it is one of `forward`: `generate` encodes images by itself."""
         encoded = inputs.get("mm_encoder_outputs") or {}
-        if inputs.get("pixel_values") is None or encoded.get("video") is None:
+        if call.has_whole_conversation or inputs.get("pixel_values") is None or encoded.get("video") is None:
             return inputs
-        return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded | {"image": encode("images", inputs)}}
+        return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded | {"image": call.encode("images", inputs)}}
 
     # --- Where they stand
 
-    def _laid_out(
-        self, inputs: dict[str, Any], name: str, prompt: Prompt, features: VidCom2VideoFeatures, before: Conversation
-    ) -> tuple[dict[str, Any], Layout]:
+    def _laid_out(self, call: Call, features: VidCom2VideoFeatures) -> tuple[Call, Layout]:
         """Lay out the new tokens of a call, and put the features of its videos in their place.
-
-        Args:
-            name: that of the tokens, `"input_ids"` or `"inputs_embeds"`.
 
         Raises:
             ValueError: if the placeholders do not fit the videos, or the mask hides some.
         """
-        tokens, compressions, attended = inputs[name], features.video_compressions, prompt.attended
+        inputs, prompt, tokens = call.inputs, call.prompt, call.tokens
+        assert prompt is not None  # A call with features has media.
+        name, compressions, attended = name_of_tokens(inputs), features.video_compressions, prompt.attended
         num_new, is_video = tokens.shape[1], prompt.kinds == VIDEO
         _check_attended(prompt.kinds, attended)
         kept = [each.placeholders.to(tokens.device) for each in compressions]
@@ -537,7 +546,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 continue
             values = torch.as_tensor(inputs[each], device=tokens.device)
             missing = num_new - values.shape[1]
-            if missing > 0 and not before.length:
+            if missing > 0 and not call.before.length:
                 raise ValueError(
                     f"`{each}` is {tuple(values.shape)}, but there are {num_new} new tokens. Pass what the processor "
                     "returns."
@@ -545,7 +554,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             # Earlier turns are left out. The tokens before those of this turn are the end of the last answer.
             moved[each] = layout.laid_out(nn.functional.pad(values, (missing, 0)))
         inputs = self.with_features(inputs, _ready(features)) | {name: layout.laid_out(tokens, padding)} | moved
-        return inputs, layout
+        return replace(call, inputs=inputs), layout
 
     def distinct_ids(self, input_ids: Tensor, kinds: Tensor) -> Tensor:
         """Return ids in which the placeholders of images and videos differ by their id alone. Transformers finds them
@@ -570,9 +579,87 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
     # --- At which positions
 
-    def _positioned(self, inputs: dict[str, Any], positions: Tensor, turn: Turn) -> dict[str, Any]:
-        """Return the arguments with positions, and with token types only where attention reads them."""
-        given, layout = inputs.get("position_ids"), turn.layout
+    def _at_given_positions(self, call: Call) -> Prepared:
+        """Return a call whose positions the caller knows: a step of `generate`, or one of a custom loop."""
+        inputs, before, num_new = call.inputs, call.before, call.tokens.shape[1]
+        if call.has_whole_conversation:
+            self._check_videos_given(call)
+        if call.caller_mask is None and before.order is not None:
+            inputs = inputs | {"attention_mask": torch.cat(before.masks(None, call.tokens), dim=1)}
+        elif is_2d(call.caller_mask) and num_new > 1:  # Of a step, the device is not asked.
+            self.check_mask(call.caller_mask, before.length)
+        return Prepared(self.with_token_types(inputs), None, before.later(num_new))
+
+    def _at_stock_positions(self, call: Call) -> Prepared:
+        """Return a call whose tokens all stay, where the stock class finds their positions by itself."""
+        if is_2d(call.caller_mask):
+            self.check_mask(call.caller_mask, call.before.length)
+        inputs = self._with_images_encoded(call.inputs, call)
+        return Prepared(self.with_token_types(inputs), None, call.before.later(call.tokens.shape[1]))
+
+    def _at_own_positions(self, call: Call, layout: Layout | None, spreads: bool) -> Prepared:
+        """Return a call with positions, and with what the KV cache must know of them.
+
+        Args:
+            layout, spreads: as in `Turn`.
+        """
+        before, given, prompt = call.before, call.caller_mask, call.prompt
+        past, attended = before.masks(given if is_2d(given) else None, call.tokens)
+        run = attended if layout is None else layout.laid_out(attended)
+        turn = Turn(
+            **vars(call),
+            layout=layout,
+            attended=attended,
+            mask=torch.cat([past, run], dim=1),
+            start=before.start(past),
+            spreads=spreads,
+        )
+        if prompt is None or prompt.past is None:
+            self.check_mask(turn.mask, before.length)
+        else:  # The host knows what may be hidden.
+            of_new = prompt.attended if layout is None or layout.mask is None else layout.mask
+            self.check_mask(torch.cat([prompt.past, of_new], dim=1), before.length)
+        positions, following = self.positions_of(turn)
+        inputs = self.with_token_types(turn.inputs) if positions is None else self._positioned(positions, turn)
+        if is_2d(given) or (layout is not None and layout.pads) or (given is None and before.order is not None):
+            inputs = inputs | {"attention_mask": turn.mask}
+        return Prepared(self._with_images_encoded(inputs, call), layout, self._after(turn, following))
+
+    def _after(self, turn: Turn, following: Tensor) -> Conversation:
+        """Return what the KV cache will hold after a call.
+
+        Args:
+            following: (B, 1) the position of a text token after its tokens.
+        """
+        before, layout = turn.before, turn.layout
+        after = before.later(turn.tokens.shape[1], layout if turn.is_moved else None)
+        if self.uses_mrope or before.offset is not None or (turn.spreads and layout is not None):
+            after = replace(after, is_known=True, offset=following - turn.mask.sum(dim=1, keepdim=True))
+        if after.offset is None and (layout is None or not layout.moves):
+            return after
+        kinds = self.kinds(turn.tokens, turn.inputs) if turn.prompt is None else turn.prompt.kinds
+        # The last placeholder keeps its place, since a video has as many, however they are shared among frames.
+        for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
+            after = replace(after, least=after.length if turn.is_moved else before.length + last + 1, previous=before)
+        return after
+
+    def _again(self, inputs: dict[str, Any]) -> Prepared:
+        """Return a call that `generate` or the head's `forward` prepared before. Its tokens may be in stock ids, which
+        logits processors and the like were shown."""
+        inputs = dict(inputs)
+        self.config.compression_settings(**pop_settings(inputs, self.of_parent))
+        ids, tokens = inputs.get("input_ids"), inputs[name_of_tokens(inputs)]
+        if ids is not None and type(self).stock_ids is not VidCom2ModelMixin.stock_ids:
+            inputs["input_ids"] = self.distinct_ids(ids, self.kinds(ids))
+        before = Conversation.of(inputs.get(CACHE), len(tokens))
+        if inputs.get("attention_mask") is None and before.order is not None:
+            inputs["attention_mask"] = torch.cat(before.masks(None, tokens), dim=1)
+        return Prepared(self.with_token_types(inputs), None, before.later(tokens.shape[1]))
+
+    def _positioned(self, positions: Tensor, turn: Turn) -> dict[str, Any]:
+        """Return a call's arguments with positions, and with token types only where attention reads them."""
+        inputs, layout = turn.inputs, turn.layout
+        given = inputs.get("position_ids")
         if given is not None and layout is not None:  # the caller's, of the caller's tokens
             # The order of the tokens, alone or before (t, h, w), stays; (t, h, w) are those of the tokens.
             num_of_order = {2: 1, 3: given.shape[0] - 3}[given.ndim]
@@ -584,18 +671,16 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         typed = self.with_token_types(inputs)
         return (without_token_types(inputs) if typed is inputs else typed) | {"position_ids": positions}
 
-    def _check_known(
-        self, before: Conversation, past: Tensor | None, settings: CompressionSettings, spreads: bool
-    ) -> None:
+    def _check_known(self, call: Call, spreads: bool) -> None:
         """Check that it is known what a KV cache holds, where that matters.
 
         Args:
-            past: ids or embeddings of the cached tokens; None if a call does not have them.
-            spreads: whether positions are not the order of the tokens.
+            spreads: as in `Turn`.
 
         Raises:
             ValueError: if it is not.
         """
+        before, past, settings = call.before, call.past, call.settings
         if before.is_known or not before.length:
             return
         if past is None:
@@ -639,7 +724,12 @@ def is_prepared(inputs: dict[str, Any]) -> bool:
     """Return whether the arguments of `forward` are those that `generate` prepared for the parent."""
     encoded = (inputs.get("mm_encoder_outputs") or {}).values()
     is_ready = any(isinstance(each, VidCom2VideoFeatures) and each.video_compressions is None for each in encoded)
-    return is_ready and inputs.get("position_ids") is not None and inputs.get("pixel_values_videos") is None
+    is_laid_out = inputs.get("position_ids") is not None and inputs.get(NUM_KEPT) is None
+    return is_ready and is_laid_out and inputs.get("pixel_values_videos") is None
+
+
+def name_of_tokens(inputs: dict[str, Any]) -> str:
+    return "inputs_embeds" if inputs.get("input_ids") is None else "input_ids"
 
 
 def has_media(inputs: dict[str, Any]) -> bool:
@@ -651,7 +741,7 @@ def has_media(inputs: dict[str, Any]) -> bool:
 def is_step(inputs: dict[str, Any]) -> bool:
     """Return whether a call of `forward` is a step of `generate`: a token of each answer, whose position is known. It
     is the stock class's step, of which the device is asked nothing. The KV cache counts its tokens."""
-    tokens = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
+    tokens = inputs.get(name_of_tokens(inputs))
     is_known = inputs.get("position_ids") is not None and not is_missing(inputs.get("attention_mask"))
     is_one = isinstance(tokens, Tensor) and tokens.shape[1] == 1 and not has_media(inputs)
     return is_known and is_one and not any(inputs.get(name) is not None for name in OF_PROMPTS)

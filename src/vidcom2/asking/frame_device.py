@@ -12,7 +12,7 @@ from transformers.image_utils import PILImageResampling
 
 from ..loading.checkpoints import Checkpoint
 from ..loading.processors import class_for
-from .watched_model import LANGUAGE_MODEL
+from .model_identity import LANGUAGE_MODEL
 
 
 def device_of_frames(checkpoint: Checkpoint) -> torch.device | None:

@@ -25,10 +25,10 @@ from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .frame_device import device_of_frames
 from .generation import generate_answers, keep_tokens, run_tower
 from .kept_cache import KINDS, check_room, continuing, empty_cache, has_room
+from .model_identity import encoder_state, model_state
 from .prepared_video import PreparedVideo, common_length, num_video_tokens, prepare_video
 from .prompting import check_template_arguments, texts_of
 from .watched_file import read_watched, write_watched
-from .watched_model import encoder_state, model_state
 
 # Questions that begin alike only by chance, from which the part of a prompt before the question is found.
 PROBES = ("?", "What is it", "Aaa bbb")

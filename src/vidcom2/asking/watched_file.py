@@ -5,7 +5,7 @@ Files are passed on, so what is in one may be anybody's. It is data: nothing in 
 for the prompt. Contents that `write_watched` would not write are refused even where the checksums are right, since
 anyone can compute these.
 
-A model may read the file if it would have made the same one: `watched_model.py`.
+A model may read the file if it would have made the same one: `model_identity.py`.
 """
 
 import hashlib
@@ -30,9 +30,9 @@ from ..modeling.methods.compression import VideoCompression
 from ..records.fingerprints import video_changed, video_stamp
 from ..records.whole_files import write_whole
 from ..video.reading import Video
+from .model_identity import encoder_identity
 from .prepared_video import prepare_without_pixels
 from .prompting import frames_together
-from .watched_model import encoder_identity
 
 if TYPE_CHECKING:
     from .watched import Watched

@@ -16,11 +16,11 @@ from transformers import BatchFeature
 from ..asking.arguments import replaced_by, with_tokenizer
 from ..asking.frame_device import device_of_frames
 from ..asking.generation import EncodedVideos, generate_answers, joined, keep_tokens, run_tower
+from ..asking.model_identity import encoder_identity
 from ..asking.prepared_video import VideoPrompt, num_video_tokens, prepare_video
 from ..asking.prompting import padded, texts_of, video_arguments
 from ..asking.watched import Watched, check_kept, load_watched_file
 from ..asking.watched_file import read_header
-from ..asking.watched_model import encoder_identity
 from ..checks import is_watched
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import is_out_of_memory

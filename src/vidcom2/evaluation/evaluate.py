@@ -14,8 +14,8 @@ from typing import Any, cast
 import torch
 
 from ..asking.candidates import AllTokens, Candidate, compared_candidates
+from ..asking.model_identity import model_identity, processor_identity
 from ..asking.prompting import thinks_aloud
-from ..asking.watched_model import model_identity, processor_identity
 from ..bulk.requests import AnsweredRequest, HowToAnswer
 from ..errors import OptionError
 from ..judging.questions import Question

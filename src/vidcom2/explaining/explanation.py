@@ -84,6 +84,10 @@ class Explanation:
     tower_covered: tuple[float, float, float, float] = WHOLE_FRAME
 
     @property
+    def method(self) -> str:
+        return str(self.settings.get("compression_method", "vidcom2"))
+
+    @property
     def title(self) -> str:
         kept, total = self.video_tokens
         merged = "" if self.merged is None else f", and {int(self.merged.sum()):,} are merged into them"

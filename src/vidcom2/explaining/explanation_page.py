@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,35 +15,40 @@ from .drawing_file import DRAWN_BY
 from .explanation import Explanation, with_minus
 
 
-def page_html(every: Sequence[Explanation]) -> str:
-    """Return a page of every frame with its heat map, what the vision tower computed of it, and bars of u_t, k_t and
-    the share of computed patches, and a strip of all over time.
+def page_html(explanations: Sequence[Explanation]) -> str:
+    """Return an HTML page. For each frame it shows its heat map, what the vision tower computed of it, and bars of its
+    score u_t, of the number of tokens kept k_t, and of the share of patches computed; above, all frames over time.
 
     Args:
-        every: one, or several of the same video and model, whose frames the page shows beside each other.
+        explanations: one, or several of the same video and model, which the page shows side by side.
     """
-    first = every[0]
+    first = explanations[0]
     height, width = first.frames.shape[1:3]
-    most_kept = max(int(each.frame_budgets.max()) for each in every)  # one scale for all bars of k_t
+    most_kept = max(int(each.frame_budgets.max()) for each in explanations)  # one scale for all bars of k_t
     return template(Path(__file__).with_name("page.html")).render(
         name=first.video or first.model,
-        drawn_by=DRAWN_BY,
-        parts=[_part(explanation, number, most_kept) for number, explanation in enumerate(every)],
-        with_u=any(each.frame_uniqueness is not None for each in every),
-        scores={str(each.settings.get("compression_method", "vidcom2")): each.scores for each in every if each.scores},
-        with_heat=any(each.token_uniqueness is not None for each in every),
-        columns=len(every) * -(-height // width),  # so a portrait frame is no wider than a landscape one would be high
-        with_computed=any(each.computed is not None for each in every),
-        with_merged=any(each.merged is not None for each in every),
+        drawn_by=DRAWN_BY,  # by which a later call knows that it may write over the file
+        parts=[_part(explanation, number, most_kept) for number, explanation in enumerate(explanations)],
+        with_u=any(each.frame_uniqueness is not None for each in explanations),
+        scores={each.method: each.scores for each in explanations if each.scores},  # what the methods' scores mean
+        with_heat=any(each.token_uniqueness is not None for each in explanations),
+        # so that a portrait frame is no taller than a landscape one is wide
+        columns=len(explanations) * math.ceil(height / width),
+        with_computed=any(each.computed is not None for each in explanations),
+        with_merged=any(each.merged is not None for each in explanations),
         width=width,
         height=height,
         grid={"rows": first.kept.shape[1], "columns": first.kept.shape[2], "covered": first.covered},
-        tokens=[_tokens(each, index) for each in every for index in range(len(each.frames))],
+        tokens=[_tokens(each, index) for each in explanations for index in range(len(each.frames))],
     )
 
 
 def _part(explanation: Explanation, number: int, most_kept: int) -> dict[str, object]:
-    """Return what the page shows of one way to compress the video, the `number`-th."""
+    """Return what the page shows of one way to compress the video.
+
+    Args:
+        number: its place among the ways.
+    """
     frames = range(len(explanation.frames))
     return {
         "title": explanation.title,
@@ -79,9 +85,8 @@ def _card(explanation: Explanation, index: int, most_kept: int) -> dict[str, obj
 def _tokens(explanation: Explanation, index: int) -> dict[str, list]:
     """Return what the page tells about the token under the pointer: whether it is dropped (0), kept (1) or merged into
     a kept one (2), and its u (null if it is not finite)."""
-    kept = explanation.kept[index].astype(int)
-    if explanation.merged is not None:
-        kept = kept + 2 * explanation.merged[index]
+    merged = 0 if explanation.merged is None else explanation.merged[index]
+    kept = np.where(explanation.kept[index], 1, np.where(merged, 2, 0))
     tokens: dict[str, list] = {"kept": kept.ravel().tolist()}
     if explanation.token_uniqueness is not None:
         u = explanation.token_uniqueness[index].ravel().astype(float)
@@ -90,7 +95,7 @@ def _tokens(explanation: Explanation, index: int) -> dict[str, list]:
 
 
 def template(path: Path) -> jinja2.Template:
-    """Return the template of a page, which escapes what is filled in and refuses names that are missing."""
+    """Return the template of a page. It escapes what is filled in, and raises where a name is missing."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -98,7 +103,7 @@ def template(path: Path) -> jinja2.Template:
 
 
 def picture_url(picture: np.ndarray, form: str) -> str:
-    """Return a picture as a URL that holds it, in the form `JPEG` or `PNG`."""
+    """Return a data URL of a picture (height, width, 3), encoded as `"JPEG"` or `"PNG"`."""
     buffer = io.BytesIO()
     options = {"quality": 85} if form == "JPEG" else {"optimize": True}
     Image.fromarray(picture).save(buffer, format=form, **options)
@@ -106,5 +111,5 @@ def picture_url(picture: np.ndarray, form: str) -> str:
 
 
 def data_url(content: bytes, form: str) -> str:
-    """Return the URL that holds a file of a picture."""
+    """Return a data URL of an encoded picture."""
     return f"data:image/{form.lower()};base64," + base64.b64encode(content).decode()

@@ -22,10 +22,10 @@ from ..asking.arguments import check_model, checkpoint_of
 from ..asking.chats import Chat, Message
 from ..asking.frame_device import device_of_frames
 from ..asking.generation import run_tower
+from ..asking.model_identity import features_state
 from ..asking.prepared_video import PreparedVideo, prepare_without_pixels
 from ..asking.prompting import frames_together, prepare_inputs, video_arguments
 from ..asking.watched import Watched
-from ..asking.watched_model import features_state
 from ..checks import whole_number
 from ..errors import OptionError, brief
 from ..loading.placement import Placement

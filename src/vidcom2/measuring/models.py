@@ -56,12 +56,17 @@ def random_checkpoint(
 
 def config_and_processor(size: ModelSize, settings: dict[str, Any]) -> tuple[PreTrainedConfig, ProcessorMixin]:
     """Return the config of a size, and a processor. The processor and the config's token ids are those of the family's
-    tiny checkpoint."""
+    tiny checkpoint.
+
+    Raises:
+        OptionError: if this Transformers lacks the family, or a setting is another family's.
+    """
     family = FAMILIES[size.model_type]
     if not family.runs_here:
         raise OptionError(
-            f"the size of {size.checkpoint} is of type {family.model_type!r}, which needs Transformers {family.since} "
-            f"or newer, but {transformers.__version__} is installed. Upgrade Transformers, or take another size."
+            f"{size.checkpoint or 'this size'} is a model of type {family.model_type!r}, which needs Transformers "
+            f"{family.since} or newer, but {transformers.__version__} is installed. Upgrade Transformers, or take "
+            "another size."
         )
     check_settings_of(f"the size of {size.checkpoint}", family, settings)
     tiny, processor = family.build_tiny(**size.tiny)
@@ -78,7 +83,8 @@ def config_and_processor(size: ModelSize, settings: dict[str, Any]) -> tuple[Pre
 
 
 def num_parameters(config: PreTrainedConfig, size: ModelSize) -> int:
-    """Count the parameters on a model that takes no memory. Tied weights count once."""
+    """Count the parameters of a model that is built on the meta device, where it takes no memory. Tied weights count
+    once."""
     with torch.device("meta"), no_init_weights():
         model: PreTrainedModel = FAMILIES[size.model_type].model_class(config)
     model.tie_weights()
@@ -87,30 +93,31 @@ def num_parameters(config: PreTrainedConfig, size: ModelSize) -> int:
 
 @torch.no_grad()
 def fill(model: nn.Module, seed: int) -> None:
-    """Fill with random matrices, scales of 1 and biases of 0, so that activations stay in range through all layers."""
+    """Fill with random matrices, biases of 0, and vectors of 1 otherwise, such as a norm's scale, so that activations
+    stay in range through all layers."""
     generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1:
             parameter.normal_(0, STD, generator=generator)
-        elif name.endswith("weight"):
-            parameter.fill_(1)
         else:
-            parameter.zero_()
+            parameter.fill_(0 if name.endswith("bias") else 1)
 
 
 def _check_fits(name: str, needed: int, device: torch.device, dtype: torch.dtype) -> None:
-    free = free_bytes(device)
+    free, of_weights = free_bytes(device), str(dtype).removeprefix("torch.")
     if free is not None and needed > free:
         raise OptionError(
-            f"`--model-size` is {name!r}, whose weights take {needed / 1e9:.1f} GB in {str(dtype)[6:]}, but {device} "
-            f"has {free / 1e9:.1f} GB free. Take a smaller model, --dtype bfloat16, or another machine."
+            f"`--model-size` is {name!r}, whose weights take {needed / 1e9:.1f} GB in {of_weights}, but {device} "
+            f"has {free / 1e9:.1f} GB free. Take a smaller model, a smaller dtype, or another device."
         )
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the free memory, or None if it is not known. On the CPU it includes what the system can give back."""
+    """Return a device's free memory; None if it is not known. On the CPU it includes what the system can give back."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    if device.type != "cpu":
+        return None
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

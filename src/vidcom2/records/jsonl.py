@@ -1,4 +1,4 @@
-"""JSONL files: the lines of the user's, and the rows of answers. Nothing here imports PyTorch."""
+"""Read JSONL files that users write, and read and write files of answers. Nothing here imports PyTorch."""
 
 import json
 import math
@@ -9,12 +9,17 @@ from typing import Any
 
 from ..errors import OptionError
 
-# Characters at which readers such as `str.splitlines` end a line, and halves of characters, which UTF-8 cannot write.
+# Characters at which readers such as `str.splitlines` end a line, and lone surrogates, which UTF-8 cannot write.
+# JSON escapes control characters by itself.
 TO_ESCAPE = re.compile("[\x85\u2028\u2029\ud800-\udfff]")
 
 
+# What a line may hold instead of an object, in JSON's words.
+KINDS = {type(None): "null", bool: "a boolean", str: "a string", list: "an array", int: "a number", float: "a number"}
+
+
 def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
-    """Return the lines of a user's file with their numbers, counted from 1. Empty lines are skipped.
+    """Read a user's file, and return its lines with their numbers, counted from 1. Empty lines are skipped.
 
     Args:
         what: what the lines hold, such as "questions", for the error.
@@ -31,16 +36,21 @@ def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
 
 
 def json_object(line: str) -> dict[str, Any]:
-    """Return the object that a line holds. Raises an OptionError, whose text is only the reason, if it holds none.
+    """Return the object that a line holds. Raises an OptionError whose text is only the reason: callers say which line.
 
     A key that comes twice is refused, of which Python would keep the last, and so are NaN, Infinity and 1e400.
     """
     try:
         given = json.loads(line, object_pairs_hook=_each_key_once, parse_constant=_finite, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"it is no JSON ({error}). Write one JSON object per line") from None
+    except json.JSONDecodeError as error:
+        reason = f"{error.msg} at column {error.colno}"
+        raise OptionError(f"it is not valid JSON ({reason}). Write one JSON object per line") from None
+    except OptionError:
+        raise
+    except (ValueError, RecursionError):
+        raise OptionError("a number has too many digits, or values are nested too deeply. Write less") from None
     if not isinstance(given, dict):
-        raise OptionError(f"it holds a {type(given).__name__}. Write one JSON object per line")
+        raise OptionError(f"it holds {KINDS[type(given)]}, not an object. Write one JSON object per line")
     return given
 
 
@@ -48,22 +58,23 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} comes twice")
+        twice = next(name for name in names if names.count(name) > 1)
+        raise OptionError(f"the key {twice!r} comes twice. Write it once")
     return found
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(float(text)):
-        raise ValueError(f"{text} is no finite number: write null, or a smaller one")
+        raise OptionError(f"{text} is not a finite number. Write null, or a number that a float can hold")
     return float(text)
 
 
 def answered_rows(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows of an answer file by id, without errors, and without a half-written last line that an
-    interruption left. A missing file has no rows.
+    """Return the rows of an answer file by id, leaving out rows with errors, and a last line that an interruption cut
+    off. A missing file has no rows.
 
     Raises:
-        OptionError: if a run of `vidcom2` did not write the file.
+        OptionError: if a row has no id, or does not say what it was `given`, as all rows of `vidcom2` do.
     """
     if not path.is_file():
         return {}

@@ -115,7 +115,7 @@ def test_a_tuned_language_model_keeps_the_features(family: Family, video: vidcom
     tuned = family.load(retention_ratio=RETENTION_RATIO)
     if family.case.representative:
         tuned.save_pretrained(tmp_path / "saved")  # which notes its code in the config
-    weights = {value for value in tuned.model.get_decoder().parameters()}
+    weights = set(tuned.model.get_decoder().parameters())
     with torch.no_grad():
         for weight in weights:
             weight *= 1.01

@@ -20,6 +20,7 @@ from test_cli import vidcom2 as cli
 from transformers import LogitsProcessor, StaticCache
 
 import vidcom2
+from vidcom2.asking.model_identity import LANGUAGE_MODEL
 from vidcom2.asking.prompting import OF_TEXTS, prepare_inputs
 from vidcom2.asking.watched import Watched, load_watched_file
 from vidcom2.asking.watched_file import read_header
@@ -27,6 +28,7 @@ from vidcom2.bulk import many_in_transformers
 from vidcom2.bulk.engine import Engine
 from vidcom2.configuration.compression_settings import NUM_KEPT, CompressionSettings
 from vidcom2.errors import OptionError
+from vidcom2.families.table import FAMILIES
 from vidcom2.toys import DEMO_VIDEO
 
 CHATS: list[Any] = [
@@ -125,6 +127,12 @@ def test_a_tuned_language_model_keeps_the_features(family: Family, video: vidcom
         encoder[-1].view(-1)[0] += 0.1
     with pytest.raises(OptionError, match="another model: the encoder differs in its weights"):
         load(family, tmp_path / "features.watched", tuned)
+
+
+def test_smolvlms_language_model_is_known_by_another_name() -> None:
+    inner: Any = FAMILIES["smolvlm"].build_tiny()[0].model
+    known = {value for name, value in inner.named_parameters() if name.startswith(LANGUAGE_MODEL)}
+    assert known == set(inner.get_decoder().parameters())
 
 
 ONE = only(lambda family: family.name == "llava_onevision")
@@ -272,7 +280,7 @@ def test_the_loaded_model_may_change_after_watching(family: Family, video: vidco
     def loads_others() -> None:
         tower.load_state_dict({name: value + 0.1 for name, value in tower.state_dict().items()}, assign=True)
 
-    for change in (lambda: next(tower.parameters()).add_(0.1), loads_others, model.bfloat16):
+    for change in (loads_others, lambda: next(tower.parameters()).add_(0.1), model.bfloat16):
         watched = vidcom2.watch(video, model, processor=family.processor)
         with torch.no_grad():
             change()

@@ -22,14 +22,14 @@ from vidcom2.cli.app import COMMANDS
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from vidcom2.families.table import FAMILIES, PROCESSORS, Family
 from vidcom2.modeling.encoding.vision_skip_repeated import GROUPED_TOWERS
-from vidcom2.modeling.prompt.refusals import TABLES
+from vidcom2.modeling.prompt.calls import TABLES
 from vidcom2.shipping.shipped_code import code_of
 from vidcom2.vllm_plugin.compat import REASONS
 
 ROOT = Path(__file__).parents[1]
 MADE_FOR_EACH_CLASS = {"forward", "get_video_features", "of_parent"}  # made by `__init_subclass__`
 # The most files and lines of Python that a repo may hold, so that a careful person can read it before trusting it.
-LIMITS = {"qwen2_vl": (20, 5255), "llava_onevision": (20, 5169), "vidcom2_llava_video": (20, 5483)}
+LIMITS = {"qwen2_vl": (20, 5354), "llava_onevision": (20, 5268), "vidcom2_llava_video": (20, 5582)}
 
 
 def page(name: str) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from benchmarks.pages import ROOT
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
-from vidcom2.modeling.prompt.refusals import TABLES
+from vidcom2.modeling.prompt.calls import TABLES
 from vidcom2.tiny.llava import tiny_llava_onevision
 
 

@@ -13,8 +13,8 @@ from test_generate import NEW, answered, batch_of_two, run
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
+from vidcom2.modeling.prompt.calls import CHUNKS_FEATURES
 from vidcom2.modeling.prompt.conversation_cache import using
-from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 
 QUESTION = "<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
 

@@ -12,7 +12,7 @@ from test_generate import answered, batch_of_two, make_prompt
 from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.calls import CHUNKS_FEATURES
 
 NAME = "flash_attention_2"
 ORIGINAL, CONSECUTIVE = ({"compression_positions": name} for name in ("original", "consecutive"))

@@ -13,7 +13,7 @@ from transformers import BatchFeature, DynamicCache, PreTrainedModel, StaticCach
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from vidcom2 import VidCom2Gemma4ForConditionalGeneration, VidCom2Gemma4UnifiedForConditionalGeneration, apply
-from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.calls import CHUNKS_FEATURES
 from vidcom2.tiny.gemma4 import tiny_gemma4, tiny_gemma4_unified
 
 RATIO = 0.25

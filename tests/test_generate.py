@@ -23,7 +23,7 @@ from transformers import (
 )
 from transformers.generation import BaseStreamer
 
-from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.calls import CHUNKS_FEATURES
 
 NEW = 6
 PAD = 256  # the pad token of the tiny tokenizers

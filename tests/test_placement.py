@@ -18,7 +18,7 @@ from vidcom2.errors import OptionError
 from vidcom2.families.table import FAMILIES
 from vidcom2.loading.checkpoints import load_checkpoint
 from vidcom2.loading.placement import Placement
-from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.calls import CHUNKS_FEATURES
 from vidcom2.toys import DEMO_VIDEO, TOYS
 
 FIELDS = {field.name: field.default for field in dataclasses.fields(Placement)}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import BatchFeature
 
 from vidcom2 import CompressionSettings
-from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.calls import CHUNKS_FEATURES
 
 TIMES = "second_per_grid_ts"
 

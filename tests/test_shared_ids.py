@@ -6,7 +6,7 @@ from models import RETENTION_RATIO, make_image, make_video
 from reference import new_tokens
 from test_generate import MODES, defaults, make_prompt, run
 
-from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.calls import CHUNKS_FEATURES
 
 pytestmark = only(lambda family: family.shares_ids)
 

@@ -26,7 +26,7 @@ from vidcom2.asking.generation import keep_tokens, run_tower
 from vidcom2.asking.prepared_video import prepare_video
 from vidcom2.asking.prompting import prompt_text
 from vidcom2.loading.processors import shorten
-from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.calls import CHUNKS_FEATURES
 from vidcom2.tiny.video_llama_3 import tiny_video_llama_3
 from vidcom2.video.reading import Video
 

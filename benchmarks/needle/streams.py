@@ -23,7 +23,7 @@ from vidcom2.evaluation.report import paired_interval
 from vidcom2.live.live_video import LiveVideo
 from vidcom2.live.stream_memory import ScoredFrame, StreamTokens, register_memory_method
 from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.modeling.prompt.prompt_compression import VIDEO
+from vidcom2.modeling.prompt.calls import VIDEO
 from vidcom2.toys import PREFIX, TOY, TOYS
 
 from .architectures import ARCHITECTURES, Architecture

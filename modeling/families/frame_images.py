@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from ...configuration.compression_settings import NUM_KEPT, CompressionSettings
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, VideoFrames
 from ..hosting.in_transformers import CACHE, ParentModel, cached_length, check_frame_size, without, without_token_types
+from ..prompt.calls import IMAGE, VIDEO, Call
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.prompt_compression import IMAGE, VIDEO, Call, VidCom2ModelMixin, video_id_of
+from ..prompt.prompt_compression import VidCom2ModelMixin, video_id_of
 from .joined_features import joined
 
 VIDEO_ARGUMENTS = ("pixel_values_videos", "num_frames")

@@ -5,7 +5,8 @@ patches are as in Qwen3-VL, and so are positions, except in GLM-5-Next.
 import torch
 from torch import Tensor, nn
 
-from ..prompt.prompt_compression import IMAGE, VIDEO, VidCom2ModelMixin
+from ..prompt.calls import IMAGE, VIDEO
+from ..prompt.prompt_compression import VidCom2ModelMixin
 from .qwen_videos import QwenVideoModelMixin
 
 

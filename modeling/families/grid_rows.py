@@ -13,7 +13,7 @@ from ...configuration.compression_settings import CompressionSettings
 from ..encoding.video_features import ParentFeatures, VideoFrames, repeats_the_one_before
 from ..hosting.in_transformers import ParentModel, check_patches
 from ..methods.compression import VideoTokens
-from ..prompt.refusals import USE_OURS
+from ..prompt.calls import USE_OURS
 from .qwen_videos import GridVideosMixin, checked_grids
 
 ROWS_PER_VIDEO = "num_chunks_per_video"  # Transformers' own name for what the stock processor does not return

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from ...configuration.configuration_vidcom2_molmo2 import VidCom2Molmo2Config
 from ..encoding.video_features import VideoFrames
 from ..hosting.in_transformers import CACHE, cached_length, check_patches
-from ..prompt.prompt_compression import TEXT, VIDEO, name_of_tokens
+from ..prompt.calls import TEXT, VIDEO, name_of_tokens
 from .joined_features import joined
 from .typed_attention import TypedAttentionGenerationMixin, TypedAttentionModelMixin
 

@@ -17,8 +17,9 @@ from ...configuration.compression_settings import NUM_KEPT, CompressionSettings
 from ...configuration.configuration_vidcom2_nemotron_h_omni import VidCom2NemotronHOmniConfig
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFrames
 from ..hosting.in_transformers import pop_settings, take_parents_signatures
+from ..prompt.calls import IMAGE, VIDEO, Call
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.prompt_compression import IMAGE, VIDEO, Call, VidCom2ModelMixin
+from ..prompt.prompt_compression import VidCom2ModelMixin
 from .linear_attention import LinearAttentionMixin
 
 

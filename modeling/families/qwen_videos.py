@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from ..encoding.video_features import VideoFrames
 from ..hosting.in_transformers import check_patches
 from ..methods.compression import on_device
+from ..prompt.calls import IMAGE, USE_OURS, VIDEO, Turn, has_media, name_of_tokens
 from ..prompt.conversation_cache import positions_by_order
-from ..prompt.prompt_compression import IMAGE, VIDEO, Turn, VidCom2ModelMixin, has_media, name_of_tokens
-from ..prompt.refusals import USE_OURS
+from ..prompt.prompt_compression import VidCom2ModelMixin
 
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
 # Positions follow from these arguments, which have an entry for each image or video.

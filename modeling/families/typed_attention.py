@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from transformers import StaticCache
 
 from ..hosting.in_transformers import CACHE, cached_length, with_cache_name
+from ..prompt.calls import CHUNKS_FEATURES, name_of_tokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from ..prompt.prompt_compression import VidCom2ModelMixin, name_of_tokens
-from ..prompt.refusals import CHUNKS_FEATURES
+from ..prompt.prompt_compression import VidCom2ModelMixin
 
 
 class TypedAttentionModelMixin(VidCom2ModelMixin):

@@ -33,10 +33,10 @@ from ..hosting.in_transformers import (
     with_cache_name,
     without,
 )
+from .calls import OF_GENERATE, ON_A_FILLED_CACHE, USE_OURS, Prepared, has_media, refuse
 from .conversation_cache import Conversation, cached_rows
-from .prompt_compression import Prepared, VidCom2ModelMixin, has_media, rows_of_layers
+from .prompt_compression import VidCom2ModelMixin, rows_of_layers
 from .prompt_layout import Layout
-from .refusals import OF_GENERATE, ON_A_FILLED_CACHE, USE_OURS, refuse
 
 GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
 IGNORED_LABEL = -100

@@ -6,8 +6,8 @@ processor. Either way, `prepared` encodes the videos, chooses, lays the prompt o
 returns is a call of the stock class.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
-from ...configuration.compression_settings import NUM_KEPT, SETTING_NAMES, CompressionSettings, with_settings
+from ...configuration.compression_settings import NUM_KEPT, CompressionSettings, with_settings
 from ..encoding.packed_attention import pack_attention
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 from ..hosting.in_transformers import (
@@ -24,7 +24,6 @@ from ..hosting.in_transformers import (
     check_tensors,
     engine_of,
     is_2d,
-    is_missing,
     pop_settings,
     register_like,
     renamed_by_type,
@@ -34,139 +33,31 @@ from ..hosting.in_transformers import (
     without_token_types,
 )
 from ..methods.compression import VideoCompression, on_device
+from .calls import (
+    DESCRIBING,
+    IMAGE,
+    MARK,
+    MARKS,
+    OF_STOCK_PROMPTS,
+    PER_TOKEN,
+    SOUND,
+    TEXT,
+    VIDEO,
+    Call,
+    Encode,
+    Prepared,
+    Prompt,
+    Turn,
+    has_media,
+    is_prepared,
+    is_step,
+    name_of_tokens,
+    refuse,
+)
 from .conversation_cache import Conversation, positions_by_order, using
 from .prompt_layout import Layout, with_budgets, without_dropped
-from .refusals import OF_STOCK_PROMPTS, refuse
 
 logger = logging.get_logger(__name__)
-MARK, TEXT, IMAGE, VIDEO, SOUND = range(-1, 4)  # What a token stands for. A mark is text that tells what others are.
-# The names in a config of the ids by which images and videos are found.
-MARKS = ("image_token_id", "video_token_id", "video_start_token_id", "video_end_token_id")
-PER_TOKEN = ("mm_token_type_ids", "token_type_ids")  # arguments with an entry for each token
-OF_PROMPTS = (*PER_TOKEN, NUM_KEPT, *SETTING_NAMES)  # arguments that a step has none of
-# Arguments that say how large images and videos are, and when their frames are shown.
-DESCRIBING = (
-    *("image_grid_thw", "video_grid_thw", "target_sizes_videos", "num_patches_per_frame"),
-    *("second_per_grid_ts", "video_second_per_grid", "video_group_sizes", "feature_attention_mask"),
-)
-Encode = Callable[[str, dict[str, Any]], Any]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A call of the stock class, made of the caller's.
-
-    Attributes:
-        inputs: its arguments, with new tokens alone.
-        layout: how the new tokens were laid out; None if they are the caller's.
-        after: what the KV cache will hold.
-    """
-
-    inputs: dict[str, Any]
-    layout: Layout | None
-    after: Conversation
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What the host knows of the new tokens of a call. It is copied from the device before the vision tower runs, so
-    that nothing waits for this.
-
-    Attributes:
-        ids: (B, n) the caller's, or what `ids_of` finds in embeddings.
-        kinds: (B, n) what they stand for, as `kinds` returns it.
-        attended: (B, n) bool: the caller's mask of them.
-        described: the arguments that say how large images and videos are, and when their frames are shown.
-        past: (B, P) the mask of the tokens in the KV cache; None if the caller knows the positions, or gave a mask of
-            other tokens, which is refused where it matters.
-        start: the first position after these, in the row where it is largest.
-    """
-
-    ids: Tensor
-    kinds: Tensor
-    attended: Tensor
-    described: dict[str, Any]
-    past: Tensor | None
-    start: int
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of `forward` or `generate`, as the caller made it.
-
-    Attributes:
-        inputs: its arguments, with new tokens alone and without settings.
-        tokens: (B, n) ids or (B, n, dim) embeddings: the new tokens.
-        settings: those that hold for it.
-        overrides: those that were passed with it.
-        before: what the KV cache holds.
-        past: ids (B, C) or embeddings (B, C, dim) of the conversation so far; None in `forward`, which is not given it.
-        prompt: what the host knows of the new tokens; None where nothing of them must be known.
-        encode: encodes videos or images, with the arguments of `VidCom2ModelMixin._only_features`.
-    """
-
-    inputs: dict[str, Any]
-    tokens: Tensor
-    settings: CompressionSettings
-    overrides: dict[str, Any]
-    before: Conversation
-    past: Tensor | None
-    prompt: Prompt | None
-    encode: Encode
-
-    @property
-    def caller_mask(self) -> Any:
-        """The caller's `attention_mask`, of whatever kind; None if there is none."""
-        return self.inputs.get("attention_mask")
-
-    @property
-    def has_whole_conversation(self) -> bool:
-        """Whether it is one of `generate`, which encodes images by itself."""
-        return self.past is not None
-
-
-@dataclass(frozen=True)
-class Turn(Call):
-    """A call whose new tokens are laid out, behind those in the KV cache.
-
-    Attributes:
-        layout: how the n caller's tokens are laid out, as n'; None if they are the caller's.
-        attended: (B, n) the mask of the caller's new tokens.
-        mask: (B, P + n') over the P cached tokens and those that run.
-        start: (B, 1) the first position after the cached tokens.
-        spreads: whether kept tokens stay at their positions in the full prompt (`compression_positions="original"`).
-    """
-
-    layout: Layout | None
-    attended: Tensor
-    mask: Tensor
-    start: Tensor
-    spreads: bool
-
-    @property
-    def num_new(self) -> int:
-        return self.tokens.shape[1] if self.layout is None else self.layout.order.shape[1]
-
-    @property
-    def run(self) -> Tensor:
-        """(B, n') mask of the tokens that run."""
-        return self.mask[:, self.mask.shape[1] - self.num_new :]
-
-    @property
-    def begins(self) -> bool:
-        """Whether the conversation begins with it, in a call of `forward`."""
-        return self.before.length == 0 and not self.has_whole_conversation
-
-    @property
-    def is_moved(self) -> bool:
-        """Whether the tokens that run stand in another order than the caller's. Where placeholders move past hidden
-        text, their mask is another one, too."""
-        return self.layout is not None and (self.layout.shortens or self.layout.moves_hidden)
-
-    @property
-    def follows(self) -> bool:
-        """Whether positions are not those that the stock class would find, here or in the cache."""
-        return self.is_moved or not self.before.is_stock
 
 
 class VidCom2ModelMixin(VideoFeaturesMixin):
@@ -343,7 +234,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 return self._at_given_positions(call)
         spreads = not self.uses_mrope and call.settings.compression_positions == "original"
         spreads = spreads and (call.settings.may_drop or features is not None)
-        self._check(call, features, spreads)
+        self._check_known(call, spreads)
+        if call.tokens.shape[1] > 1:  # A single one is a step, of which the device is not asked.
+            self._check_videos_given(call)
         if has_media(call.inputs) or spreads:
             call = replace(call, before=replace(call.before, is_known=True))
         if features is None and not self.uses_mrope and call.before.is_stock:
@@ -373,24 +266,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if has_whole_conversation and self.uses_mrope and name == "input_ids":
             self._check_ends_in_text(tokens, prompt)
         return Call(inputs, tokens, settings, overrides, before, past, prompt, encode)
-
-    def _check(self, call: Call, features: VidCom2VideoFeatures | None, spreads: bool) -> None:
-        """Check that mask, cache and placeholders fit.
-
-        Args:
-            features: of the videos for which the prompt is laid out; None if there are none.
-            spreads: as in `Turn`.
-
-        Raises:
-            ValueError: if they do not.
-        """
-        mask = call.caller_mask
-        if features is not None and mask is not None and not is_2d(mask):
-            shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-            raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
-        self._check_known(call, spreads)
-        if call.tokens.shape[1] > 1:  # A single one is a step, of which the device is not asked.
-            self._check_videos_given(call)
 
     def prompt_of(self, tokens: Tensor, inputs: dict[str, Any], before: Conversation | None = None) -> Prompt:
         """Return what the host must know of the new tokens of a call.
@@ -518,8 +393,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: if the placeholders do not fit the videos, or the mask hides some.
         """
-        inputs, prompt, tokens = call.inputs, call.prompt, call.tokens
+        inputs, prompt, tokens, mask = call.inputs, call.prompt, call.tokens, call.caller_mask
         assert prompt is not None  # A call with features has media.
+        if mask is not None and not is_2d(mask):
+            shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+            raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
         name, compressions, attended = name_of_tokens(inputs), features.video_compressions, prompt.attended
         num_new, is_video = tokens.shape[1], prompt.kinds == VIDEO
         _check_attended(prompt.kinds, attended)
@@ -598,22 +476,12 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return Prepared(self.with_token_types(inputs), None, call.before.later(call.tokens.shape[1]))
 
     def _at_own_positions(self, call: Call, layout: Layout | None, spreads: bool) -> Prepared:
-        """Return a call with positions, and with what the KV cache must know of them.
-
-        Args:
-            layout, spreads: as in `Turn`.
-        """
+        """Return a call with positions, and with what the KV cache must know of them. The arguments are a `Turn`'s."""
         before, given, prompt = call.before, call.caller_mask, call.prompt
         past, attended = before.masks(given if is_2d(given) else None, call.tokens)
         run = attended if layout is None else layout.laid_out(attended)
-        turn = Turn(
-            **vars(call),
-            layout=layout,
-            attended=attended,
-            mask=torch.cat([past, run], dim=1),
-            start=before.start(past),
-            spreads=spreads,
-        )
+        mask, start = torch.cat([past, run], dim=1), before.start(past)
+        turn = Turn(**vars(call), layout=layout, attended=attended, mask=mask, start=start, spreads=spreads)
         if prompt is None or prompt.past is None:
             self.check_mask(turn.mask, before.length)
         else:  # The host knows what may be hidden.
@@ -626,11 +494,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return Prepared(self._with_images_encoded(inputs, call), layout, self._after(turn, following))
 
     def _after(self, turn: Turn, following: Tensor) -> Conversation:
-        """Return what the KV cache will hold after a call.
-
-        Args:
-            following: (B, 1) the position of a text token after its tokens.
-        """
+        """Return what the KV cache will hold after a call. Text after it is at the position `following` (B, 1)."""
         before, layout = turn.before, turn.layout
         after = before.later(turn.tokens.shape[1], layout if turn.is_moved else None)
         if self.uses_mrope or before.offset is not None or (turn.spreads and layout is not None):
@@ -672,10 +536,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return (without_token_types(inputs) if typed is inputs else typed) | {"position_ids": positions}
 
     def _check_known(self, call: Call, spreads: bool) -> None:
-        """Check that it is known what a KV cache holds, where that matters.
-
-        Args:
-            spreads: as in `Turn`.
+        """Check that it is known what a KV cache holds, where that matters, as where a call `spreads` its tokens.
 
         Raises:
             ValueError: if it is not.
@@ -718,33 +579,6 @@ def _ready(features: Any) -> VidCom2VideoFeatures:
 def video_id_of(config: Any) -> int:
     """Return the id of a video's placeholders; -1, which no token of a prompt has, if it is that of images, too."""
     return -1 if config.video_token_id in (None, config.image_token_id) else config.video_token_id
-
-
-def is_prepared(inputs: dict[str, Any]) -> bool:
-    """Return whether the arguments of `forward` are those that `generate` prepared for the parent."""
-    encoded = (inputs.get("mm_encoder_outputs") or {}).values()
-    is_ready = any(isinstance(each, VidCom2VideoFeatures) and each.video_compressions is None for each in encoded)
-    is_laid_out = inputs.get("position_ids") is not None and inputs.get(NUM_KEPT) is None
-    return is_ready and is_laid_out and inputs.get("pixel_values_videos") is None
-
-
-def name_of_tokens(inputs: dict[str, Any]) -> str:
-    return "inputs_embeds" if inputs.get("input_ids") is None else "input_ids"
-
-
-def has_media(inputs: dict[str, Any]) -> bool:
-    pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
-    encoded = (inputs.get("mm_encoder_outputs") or {}).values()
-    return any(each is not None for each in (*pixels, *encoded))
-
-
-def is_step(inputs: dict[str, Any]) -> bool:
-    """Return whether a call of `forward` is a step of `generate`: a token of each answer, whose position is known. It
-    is the stock class's step, of which the device is asked nothing. The KV cache counts its tokens."""
-    tokens = inputs.get(name_of_tokens(inputs))
-    is_known = inputs.get("position_ids") is not None and not is_missing(inputs.get("attention_mask"))
-    is_one = isinstance(tokens, Tensor) and tokens.shape[1] == 1 and not has_media(inputs)
-    return is_known and is_one and not any(inputs.get(name) is not None for name in OF_PROMPTS)
 
 
 def positions_made_for(text_config: Any) -> int | None:

@@ -23,8 +23,8 @@ from ..loading.processors import (
 )
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
+from ..modeling.prompt.calls import VIDEO
 from ..modeling.prompt.processing_short_prompts import group_sizes, with_fewer
-from ..modeling.prompt.prompt_compression import VIDEO
 from ..video.reading import Video
 from .chats import Prompt
 from .frame_size import resized

@@ -16,7 +16,7 @@ from ..loading.applying import apply, remove
 from ..loading.processors import restore, shorten
 from ..modeling.compress import compress
 from ..modeling.methods.compression import VideoTokens
-from ..modeling.prompt.prompt_compression import MARKS, PER_TOKEN
+from ..modeling.prompt.calls import MARKS, PER_TOKEN
 from .derived_row import frame_side, noise, shown_at
 
 RATIO = 0.25

@@ -1,4 +1,8 @@
-"""What a call of `forward` or `generate` brings, what is made of it, and which calls are refused."""
+"""What a call of `forward` or `generate` brings, what is made of it, and which calls are refused.
+
+A `Call` is what the caller passed, a `Turn` the same with its tokens laid out, and `Prepared` holds the call of the
+stock class that comes of it.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

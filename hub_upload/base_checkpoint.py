@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import HfApi
 from huggingface_hub.errors import StrictDataclassError
 
-from ..configuration.compression_settings import SETTING_NAMES
+from ..configuration.compression_settings import SETTING_NAMES, left_out
 from ..errors import CheckpointError
 from ..families.table import Family
 from ..loading.checkpoints import PROCESSOR_FILES
@@ -75,7 +75,7 @@ class Base:
         names = (*SETTING_NAMES, *self.family.settings)
         own = {name: value for name, value in self.config.items() if name in names}
         try:
-            checked = self.family.config_class(**own | dict(given))
+            checked = self.family.config_class(**own | left_out(own, given) | dict(given))
         except (ValueError, StrictDataclassError) as error:
             raise CheckpointError(f"the settings for {self.name!r} cannot be used: {error}") from error
         return {name: getattr(checked, name) for name in names}

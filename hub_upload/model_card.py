@@ -18,6 +18,7 @@ from ..errors import CheckpointError
 from ..evaluation.accuracy_tables import as_text, pipes
 from ..families.table import FAMILIES, Family
 from ..loading.processors import can_be_counted
+from ..modeling.prompt.prompt_compression import SERVED_BY_ENGINES
 from ..repo_shape import CARD, PIPELINE_TASK
 from ..shipping.shipped_code import held_methods
 from ..shipping.shipped_files import shipped_paths
@@ -29,7 +30,6 @@ from .lmms_eval_results import is_of_lmms_eval, with_rows
 # A card begins with the marker of its kind of repo. Each new publication replaces the card.
 MODEL_MARKER = "<!-- written by `vidcom2 publish` -->"
 SPACE_MARKER = "<!-- written by `vidcom2 publish --space` -->"
-OLDEST_TRANSFORMERS = "5.19"
 FIGURE = Path(__file__).with_name(
     "how_it_works.png"
 )  # docs/explain.png at two thirds, with the same title in its metadata
@@ -228,7 +228,7 @@ def model_card(
         data,
         template_path=str(Path(__file__).with_name("model_card.md")),
         marker=MODEL_MARKER,
-        transformers_version=OLDEST_TRANSFORMERS,
+        transformers_version=family.since,
         vidcom2_version=importlib.metadata.version("vidcom2"),
         citation=CITATION,
         family=family,
@@ -241,7 +241,8 @@ def model_card(
         is_toy=_is_toy(base),
         needed=_needed(base, options),
         vllm_command=vllm_command(options.repo, config),
-        plain_vllm_command=plain_vllm_command(options.repo, family) if is_short else None,
+        served_in_vllm=family.model_class.__name__ in SERVED,
+        plain_vllm_command=plain_vllm_command(options.repo, config) if is_short else None,
         repo=options.repo,
         tag=options.tag,
         short=is_short,
@@ -314,15 +315,20 @@ def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
     return f"vllm serve {repo} --trust-remote-code{overrides}"
 
 
-def plain_vllm_command(repo: str, family: Family) -> str | None:
+def plain_vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
     """Return the command with which vLLM's Transformers backend serves a repo that writes short prompts, without this
-    package; None for a family that this backend cannot serve.
+    package; None for a family or settings that this backend cannot serve.
 
     Source: docs/serving.md.
+
+    Args:
+        config: the repo's config.json.
     """
+    family = FAMILIES[config["model_type"]]
     inner: Any = family.model_class.inner_class
     is_plain = family.served_plainly and not inner.uses_mrope and not inner.frames_stand_apart
-    if not is_plain or not inner._supports_attention_backend:
+    is_served = all(config[name] == served for name, served in SERVED_BY_ENGINES.items())
+    if not is_plain or not is_served or not inner._supports_attention_backend:
         return None
     overrides = json.dumps({"auto_map": {"AutoModel": f"{inner.__module__.rpartition('.')[2]}.{inner.__name__}"}})
     return f"vllm serve {repo} --trust-remote-code --model-impl transformers --hf-overrides '{overrides}'"

@@ -14,6 +14,7 @@ from ..errors import CheckpointError, written_to
 from ..families.table import FAMILIES
 from ..loading.finding_checkpoints import read_object
 from ..loading.processors import foreign_processor, processor_fields
+from ..modeling.prompt.processing_short_prompts import OWN
 from ..records.whole_files import growing_folder
 from ..repo_shape import CARD, CONFIG, PROCESSOR, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
@@ -122,7 +123,7 @@ def _settle(config_class: type[FamilyConfig], folder: Path, of_processor: dict[s
     for path in (each for each in SETTINGS if (folder / each).is_file()):
         content, before = read_object(folder / path), json.loads((folder / path).read_text(encoding="utf-8"))
         if path == PROCESSOR:
-            content |= of_processor
+            content = {name: value for name, value in content.items() if name not in OWN} | of_processor
         named = content.get("processor_class")
         if named is not None and foreign_processor([str(named)], family) is not None:
             raise CheckpointError(

@@ -38,6 +38,8 @@ METHODS = {
     for file in (ABOVE / "modeling" / "methods").glob("method_*.py")
 }
 
+# How the names of settings begin. A vision tower's own fields begin otherwise.
+PREFIXES = ("compression_", "retention_", "max_video_", "vision_method", "vision_chunk_", "vision_tolerance")
 PIPELINE_TASKS = ("image-text-to-text", "any-to-any", shape.PIPELINE_TASK)
 QUESTION = "What happens in the video?"
 NUM_FRAMES = 8
@@ -95,11 +97,7 @@ class Repo:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of VidCom² in config.json."""
-        return {
-            name: value
-            for name, value in self.config.items()
-            if name.startswith(("compression_", "retention_", "max_video_"))
-        }
+        return {name: value for name, value in self.config.items() if name.startswith(PREFIXES)}
 
     def require_code(self, modules: list[str]) -> None:
         """Require that these modules and all that they import are in the repo."""

@@ -59,6 +59,7 @@ from vidcom2.loading.hub_calls import PublishError
 from vidcom2.repo_shape import listed_files
 from vidcom2.shipping.shipped_code import code_of, fields_of
 from vidcom2.toys import TOY, TOYS
+from vidcom2.vllm_plugin import SERVED
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "hf_test"
@@ -391,6 +392,8 @@ def test_the_bases_settings_are_kept_unless_replaced(onevision_folder: Path, car
         staged = stage(local_base(folder), tmp_path / f"staged{i}", settings, card)
         config = json.loads((staged.folder / "config.json").read_text())
         assert (config["retention_ratio"], config["compression_rounding"]) == (expected, "round")
+    change_json(folder / "config.json", vision_method="skip_repeated", vision_tolerance=0.1)
+    assert local_base(folder).settings({"vision_method": "full"})["vision_tolerance"] == 0.0  # which it does not read
     change_json(folder / "config.json", retention_ratio=2)
     with pytest.raises(CheckpointError, match=r"the settings for 'tuned' cannot be used: .*`retention_ratio` is 2"):
         stage(local_base(folder), tmp_path / "wrong", {}, card)
@@ -450,6 +453,7 @@ def test_the_card_says_how_vllm_serves_it(onevision: Base, card: CardOptions) ->
     ):
         text = card_of(onevision, card, **settings)
         assert command in text and "do not run this code" in text
+        assert ("--model-impl transformers" in text) == (settings in ({}, {"compression_method": "evs"}))
 
 
 def test_the_card_names_vllms_transformers_backend_where_it_serves(
@@ -461,11 +465,14 @@ def test_the_card_names_vllms_transformers_backend_where_it_serves(
     named = f"{inner.__module__.rpartition('.')[2]}.{inner.__name__}"
     command = f"""--model-impl transformers --hf-overrides '{{"auto_map": {{"AutoModel": "{named}"}}}}'`"""
     assert (command in text) == (named in documented) and "--model-impl" not in whole
+    unserved = "vLLM's plugin of `vidcom2` has no class for it"
+    assert (unserved in text) == (case.model_class.__name__ not in SERVED)
 
 
 def test_the_card_installs_what_the_family_needs(case: ModelCase, base_folder: Path, card: CardOptions) -> None:
     text = card_of(local_base(base_folder), card)
-    assert " ".join(["torch torchvision av", *case.family.packages]) + "\n```" in text
+    needed = f'"transformers>={case.family.since}"', "torch torchvision av", *case.family.packages
+    assert " ".join(needed) + "\n```" in text and f"It needs Transformers ≥ {case.family.since}" in text
 
 
 def test_only_cards_of_the_papers_method_and_families_show_its_figures(onevision: Base, card: CardOptions) -> None:

@@ -3,11 +3,13 @@
 import ast
 import functools
 import hashlib
+import importlib
 import json
 import re
 import shutil
 from pathlib import Path
 
+import cloudpickle
 import pytest
 import torch
 from conftest import Family, only
@@ -335,6 +337,21 @@ def test_a_model_loaded_from_a_repo_is_not_half_saved_beside_files_of_others(fam
     for _ in range(2):
         model.save_pretrained(new)
     assert {path.name for path in new.glob("*.py")} == {path.name for path in repo.glob("*.py")}
+
+
+def test_an_engine_can_send_a_repos_config_to_another_process(tmp_path: Path) -> None:
+    """vLLM pickles the code of repos by value."""
+    model, _ = FAMILIES["llava_onevision"].build_tiny()
+    vidcom2.apply(model)
+    for number, method in enumerate(name for name, each in COMPRESSION_METHODS.items() if each.own):
+        vidcom2.apply(model, compression_method=method)
+        model.save_pretrained(tmp_path / f"repo{number}")
+        config = AutoConfig.from_pretrained(tmp_path / f"repo{number}", trust_remote_code=True)
+        cloudpickle.register_pickle_by_value(importlib.import_module("transformers_modules"))
+        try:
+            assert cloudpickle.loads(cloudpickle.dumps(config)).compression_method == method
+        finally:
+            cloudpickle.unregister_pickle_by_value(importlib.import_module("transformers_modules"))
 
 
 def test_a_processor_saved_alone_carries_its_code(tmp_path: Path) -> None:

@@ -105,6 +105,15 @@ def test_a_part_of_a_loaded_processor_names_the_number_for_engines(tmp_path):
     assert "model_input_names" not in (tmp_path / "again" / "processor_config.json").read_text()
 
 
+def test_a_budget_at_loading_is_no_setting_of_the_parts(tmp_path):
+    """Qwen3-VL's video processor has a `max_video_tokens` of its own, by which it sizes frames."""
+    processor = subject("qwen3_vl", short=True).processor
+    processor.save_pretrained(tmp_path)
+    of_frame = processor.video_processor.max_video_tokens
+    again = type(processor).from_pretrained(tmp_path, max_video_tokens=20)
+    assert (again.max_video_tokens, again.video_processor.max_video_tokens) == (20, of_frame) != (20, 20)
+
+
 @pytest.mark.parametrize("name", ["llava_onevision", "llava_next_video"])
 def test_videos_may_follow_each_other_without_text_between(name):
     """M-RoPE families take them for one video, as the stock classes do, and refuse them."""

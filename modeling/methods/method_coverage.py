@@ -35,7 +35,7 @@ K·T·M comparisons, which grows with the square of the video's length. Memory g
 of the tokens in float32, no more than `AT_ONCE` distances exist at a time, in 100,000 tokens as in 27,648.
 """
 
-from functools import cache, cached_property
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -118,6 +118,9 @@ class Points:
         times = self._times_of_frames[:, None].expand(-1, tokens_per_frame).reshape(-1, 1)
         # What tokens at some places are compared by is one row, so that one step reads it.
         self._rows = torch.cat([directions, self._half_squares, times], dim=1)
+        # Made when it is asked for. A `cached_property` would hold a lock on Python 3.10 and 3.11, and vLLM pickles the
+        # code of a repo by value.
+        self._not_before: Tensor | None = None
 
     def distances(self, of: Tensor) -> Tensor:
         """Return the distances (N, T·M) of the tokens at the places `of` (N,) to all tokens."""
@@ -133,19 +136,14 @@ class Points:
     def nearest_before(self, these: Tensor) -> Tensor:
         """Return the distance (N,) of each token at some places (N,) to the nearest of those before it in the list; inf
         for the first."""
+        if self._not_before is None:
+            most = min(max(OFFERED * MOST, LEAST_OFFERED), len(self._rows))
+            self._not_before = torch.ones(most, most, dtype=torch.bool, device=self._rows.device).triu_()
         directions, half_squares, times = self._rows[these].split([self._transposed.shape[0], 1, 1], dim=1)
         unlike = torch.addmm(half_squares.T, directions, directions.T, alpha=-1)
         unlike += (times - times.T).abs_()
-        return (
-            unlike.masked_fill_(self._not_before[: len(these), : len(these)], torch.inf)
-            .amin(dim=1)
-            .add_(half_squares[:, 0])
-        )
-
-    @cached_property
-    def _not_before(self) -> Tensor:
-        most = min(max(OFFERED * MOST, LEAST_OFFERED), len(self._rows))
-        return torch.ones(most, most, dtype=torch.bool, device=self._rows.device).triu_()
+        unlike.masked_fill_(self._not_before[: len(these), : len(these)], torch.inf)
+        return unlike.amin(dim=1).add_(half_squares[:, 0])
 
     def _to_all(self, rows: Tensor) -> Tensor:
         """Return the distances (N, T·M) of rows of tokens to all tokens, less the latter's half squares."""

@@ -236,6 +236,13 @@ class VidCom2ProcessorMixin(SavedWithCode, ParentProcessor):
         return fields
 
     @classmethod
+    def _get_arguments_from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load the parts of the processor, of which some have settings of the same names, as Qwen3-VL's
+        `max_video_tokens` of a frame."""
+        _taken(kwargs, OWN)
+        return super()._get_arguments_from_pretrained(*args, **kwargs)
+
+    @classmethod
     def from_args_and_dict(cls, args: Any, processor_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Make a processor as the stock class does, with the settings of its file, or with those of the call."""
         processor_dict = dict(processor_dict)

@@ -58,6 +58,8 @@ from .conversation_cache import Conversation, positions_by_order, using
 from .prompt_layout import Layout, with_budgets, without_dropped
 
 logger = logging.get_logger(__name__)
+# In an engine, tokens stand at the positions that it counts, and the layers of the tower are not the parent's.
+SERVED_BY_ENGINES = {"compression_positions": "consecutive", "vision_method": "full"}
 
 
 class VidCom2ModelMixin(VideoFeaturesMixin):
@@ -83,6 +85,12 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "install `vidcom2` with its plugin, and leave `model_impl` out. docs/serving.md of that project says "
                 "which families it serves."
             )
+        for name, served in SERVED_BY_ENGINES.items() if engine is not None else ():
+            if (value := getattr(config, name, served)) != served:
+                raise ValueError(
+                    f"`{name}` is {value!r}, but the Transformers backend of {engine} has positions and layers of its "
+                    f"own, and serves only {served!r}. " + f"""Pass `--hf-overrides '{{"{name}": "{served}"}}'`."""
+                )
         super().__init__(with_settings(config, self.config_class, {}), *args, **kwargs)
         pack_attention(self)
 

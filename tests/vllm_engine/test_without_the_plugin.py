@@ -23,6 +23,7 @@ PLAIN = {
     "exaone4_5": Case(ROWS["exaone4_5"], PIXELS, (4, 5)),
     "perception_lm": Case(ROWS["perception_lm"], {"image_size": 84}, (3, 3)),
 }
+REFUSED = {"compression_positions": "original", "vision_method": "skip_repeated"}
 STAND_APART = Case(ROWS["video_llama_3"], {**PIXELS, "patch_size": 14}, (4, 5))
 SCRIPT = Path(__file__).with_name("without_the_plugin.py")
 # Videos, images and settings of a request.
@@ -81,6 +82,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         fields = json.loads((repo / "processor_config.json").read_text())
         (repo / "processor_config.json").write_text(json.dumps(fields | {field: value}))
         cases[name] = {**plain, "folder": str(repo), "requests": plain["requests"][:1]}
+    for setting, value in REFUSED.items():
+        overrides = {**plain["overrides"], setting: value}
+        cases[setting] = {**plain, "overrides": overrides, "requests": plain["requests"][:1]}
     (folder / "asked.json").write_text(json.dumps(cases))
 
     hidden = folder / "hidden"  # hides the installed package
@@ -117,6 +121,7 @@ def test_each_request_gets_the_ratio_that_it_asks_for(answers: dict[str, dict[st
         ("stock processor", "vllm passes no `num_kept_video_tokens`, so a stock processor wrote the prompt"),
         ("qwen2_vl", "VidCom2Qwen2VLModel cannot run in the Transformers backend of vllm"),
         ("video_llama_3", "VidCom2VideoLlama3Model cannot run in the Transformers backend of vllm"),
+        *((name, f"`{name}` is '{value}', but the Transformers backend of vllm") for name, value in REFUSED.items()),
     ],
 )
 def test_what_would_be_wrong_is_refused(answers: dict[str, dict[str, Any]], name: str, error: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import ProcessorMixin
 
-from ..configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY
+from ..configuration.compression_settings import COMPRESSION_METHODS, COUNTED_BY, checked_setting
 from ..errors import OptionError
 from ..families.table import FAMILIES, PROCESSORS, Family, imported
 from ..modeling.prompt.processing_short_prompts import OWN, VidCom2ProcessorMixin
@@ -23,7 +23,7 @@ OF_WHOLE_FRAMES = {"use_token_compression": False, "max_slice_nums": 1}
 def can_be_counted(config: Any) -> bool:
     """Whether a video's sizes alone decide how many of its tokens stay under a config's settings, so that a processor
     can write the prompt."""
-    method = COMPRESSION_METHODS[config.compression_method]
+    method = COMPRESSION_METHODS[checked_setting("compression_method", config.compression_method)]
     is_fixed = method.count is not None and method.keeps_by_sizes(config.compression_rounding)
     return is_fixed and getattr(config, "compression_newlines", "all") != "occupied"
 

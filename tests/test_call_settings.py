@@ -1,5 +1,6 @@
 """Settings for one call, configs of other classes, positions of the kept tokens, and limits of length."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,13 @@ def test_a_compressed_prompt_beyond_the_models_positions_causes_a_warning(
     run(model, inputs)
     assert not warned
     model.config.get_text_config().max_position_embeddings = 20
-    for call in (lambda: run(model, inputs), lambda: model(**family.one_video("And what is this?"))):
+    short = family.writing_short.one_video()
+    for call in (
+        partial(run, model, inputs),
+        partial(model, **family.one_video("And what is this?")),
+        partial(run, model, short),
+        partial(run, model, short, compression_positions="original"),
+        partial(run, model, family.one_video(), retention_ratio=1.0),
+    ):
         call()
-        assert "was made for 20" in warned.pop()
+        assert "was made for 20" in warned.pop() and not warned

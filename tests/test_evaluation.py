@@ -186,6 +186,8 @@ def test_each_line_of_the_file_is_a_question(tmp_path: Path) -> None:
         (GOOD | {"id": True}, "`id` is True"),
         (GOOD | {"id": "1"}, "`id` is '1'"),
         (GOOD | {"chat_template_kwargs": {}}, "`chat_template_kwargs`"),
+        (GOOD | {"num_frames": 4}, "`num_frames` holds for all questions. Pass it as --num-frames"),
+        (GOOD | {"retention_ratio": 0.9}, "`retention_ratio` holds for all questions. Pass it as --ratios"),
         (GOOD | {"answer": 3}, "`answer` is 3"),
         (GOOD | {"answer": []}, r"`answer` is \[\]"),
         (GOOD | {"answer": "..."}, "`answer` is '...'"),

@@ -882,6 +882,14 @@ def test_check_looks_at_all_rows_and_videos_without_a_model(data: Path, tmp_path
         options = [word for name, value in of_command.items() for word in ("--retention-ratio", value)]
         found, shown, _ = vidcom2("run", "--requests", watched, "--check", *options)
         assert found == code and message in " ".join(shown.split())
+    windowed = write_lines(
+        tmp_path / "w.jsonl",
+        {"video": str(DEMO_VIDEO), "prompt": "What?", "compression_window": 3},
+        {"video": str(DEMO_VIDEO), "prompt": "What?", "compression_window": 3, "compression_method": "vidcom2"},
+    )
+    code, shown, _ = vidcom2("run", "--requests", windowed, "--check", "--compression-method", "coverage")
+    assert code == 3 and "request 1: `compression_window` is 3, but `compression_method='coverage'`" in shown
+    assert "1 of 2 requests can be asked" in shown
     folder = tmp_path / "videos"
     folder.mkdir()
     shutil.copy(str(DEMO_VIDEO), folder / "a.mp4")

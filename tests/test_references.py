@@ -180,6 +180,11 @@ finally:
     assert "--limit" in ran[1] and "--limit" not in ran[2]
     assert [*all_of_it["arguments"]["candidates"]] == ["vidcom2 0.5", "random 0.5", "evs 0.25"]
 
+    assert vidcom2(*given, "--report-only", "--limit", 1)[0] == 0
+    of_one = json.loads(Path("out/results.json").read_text())["birth_certificate"]
+    assert of_one["questions"] == 1
+    assert of_one["command"] == all_of_it["command"] + " && vidcom2 eval --data q.jsonl --limit 1 --report-only"
+
     Path("q.jsonl").write_text("".join(json.dumps({**line, "question": "What?"}) + "\n" for line in lines))
     assert "has the answer to another question" in mistake(*given, "--report-only")
     Path("r.jsonl").write_text(json.dumps({"video": lines[0]["video"], "question": "What?"}) + "\n")
@@ -211,7 +216,11 @@ def test_candidates_of_a_stopped_run_are_left_out_of_a_report(tmp_path: Path) ->
             report_again(tmp_path, questions, None, 5.0)
     certificate["arguments"] = {}
     (tmp_path / "results.json").write_text(json.dumps({"title": "t", "birth_certificate": certificate}))
-    rows, results = report_again(tmp_path, questions, None, 5.0)
+    rows, results, left_out = report_again(tmp_path, questions, None, 5.0)
     assert [each["method"] for each in results] == ["all tokens", "vidcom2"] and len(rows) == 2
+    assert left_out == {"mine 0.5": 1}
     *_, last = report_again(tmp_path, [*questions, Question("9", "v", "?")], None, 5.0)[0]
     assert "was not answered" in last["error"]
+    file.add([{"id": "9", "given": {}, "error": "the video is gone."}])
+    *_, last = report_again(tmp_path, [*questions, Question("9", "v", "?")], None, 5.0)[0]
+    assert last["error"] == "the video is gone."

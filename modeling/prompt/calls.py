@@ -122,6 +122,14 @@ class Turn(Call):
         return self.mask[:, self.mask.shape[1] - self.num_new :]
 
     @property
+    def last_position(self) -> int:
+        """The last position of the tokens that run, at most, where these are numbered in order. The host knows it."""
+        start = self.before.length if self.prompt is None else max(self.prompt.start, self.before.length)
+        full = None if self.layout is None else self.layout.full
+        number = self.tokens.shape[1] if full is None else int(full.lengths.max())
+        return start + (number if self.spreads else self.num_new) - 1
+
+    @property
     def begins(self) -> bool:
         """Whether the conversation begins with it, in a call of `forward`."""
         return self.before.length == 0 and not self.has_whole_conversation

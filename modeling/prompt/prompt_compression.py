@@ -480,6 +480,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Return a call whose tokens all stay, where the stock class finds their positions by itself."""
         if is_2d(call.caller_mask):
             self.check_mask(call.caller_mask, call.before.length)
+        self.warn_of_length(call.before.length + call.tokens.shape[1] - 1)
         inputs = self._with_images_encoded(call.inputs, call)
         return Prepared(self.with_token_types(inputs), None, call.before.later(call.tokens.shape[1]))
 
@@ -495,6 +496,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         else:  # The host knows what may be hidden.
             of_new = prompt.attended if layout is None or layout.mask is None else layout.mask
             self.check_mask(torch.cat([prompt.past, of_new], dim=1), before.length)
+        if not self.uses_mrope:  # In the others, positions are computed on the host.
+            self.warn_of_length(turn.last_position)
         positions, following = self.positions_of(turn)
         inputs = self.with_token_types(turn.inputs) if positions is None else self._positioned(positions, turn)
         if is_2d(given) or (layout is not None and layout.pads) or (given is None and before.order is not None):
@@ -538,8 +541,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             of_axes = given.view(-1, *given.shape[-2:])
             moved = [layout.laid_out(each) for each in of_axes[num_of_order:]]
             positions = torch.stack([*of_axes[:num_of_order], *moved]).view(given.shape)
-        if not self.uses_mrope:
-            self.warn_of_length(positions.shape[-1] - 1)
         typed = self.with_token_types(inputs)
         return (without_token_types(inputs) if typed is inputs else typed) | {"position_ids": positions}
 

@@ -131,6 +131,8 @@ def test_what_the_engine_cannot_keep_to_is_refused_before_it_starts(
         ("llava", ["--compression-rounding", "ceil"], "`--compression-rounding` is 'ceil'"),
         ("llava", ["--compression-method", "evs", "--vision-method", "skip_repeated"], "skip_repeated"),
         ("llava", ["--engine-args", "[1]"], "`--engine-args` is '[1]'"),
+        ("llava", ["--engine-args", '{"max_num_seqs": 4}'], "holds `max_num_seqs`, which --batch-size sets"),
+        ("llava", ["--engine-args", '{"hf_overrides": {"retention_ratio": 1}}'], "without settings of VidCom²"),
         ("not served", [], "vLLM has no class for this family"),
     ]
     for repo, more, message in cases:

@@ -22,7 +22,7 @@ from ..asking.prompting import (
     spacing_of_a_part,
 )
 from ..configuration.compression_settings import CompressionSettings
-from ..errors import OptionError, one_line, reason_of
+from ..errors import OptionError, brief, one_line, reason_of
 from ..loading.checkpoints import read_config_and_processor
 from ..loading.finding_checkpoints import Resolved
 from ..video.reading import Video
@@ -97,20 +97,29 @@ class VllmEngine(Engine):
         dtype = model.placement.dtype
         if dtype == "auto":
             dtype = str(config.dtype or "auto").removeprefix("torch.")
-        self.llm = vllm.LLM(
-            model=source.path,
-            dtype=dtype,
-            max_num_seqs=how.batch_size,
-            limit_mm_per_prompt={"video": 1, "image": 0},
-            # A stock checkpoint is served by the plugin's class too, whatever its config.json names.
-            hf_overrides={
-                "architectures": [family.model_class.__name__],
-                **CompressionSettings.as_dict(config),
-                **own,
-            },
-            **commit,
-            **arguments,
-        )
+        # A stock checkpoint is served by the plugin's class too, whatever its config.json names.
+        overrides = {"architectures": [family.model_class.__name__], **CompressionSettings.as_dict(config), **own}
+        given = dict(arguments)
+        others = given.pop("hf_overrides", {})
+        if not isinstance(others, dict) or others.keys() & overrides.keys():
+            raise OptionError(
+                f"`hf_overrides` of vLLM's arguments is {brief(others)}, but must be an object without "
+                "`architectures` and without settings of VidCom², which are options."
+            )
+        try:
+            self.llm = vllm.LLM(
+                model=source.path,
+                dtype=dtype,
+                max_num_seqs=how.batch_size,
+                limit_mm_per_prompt={"video": 1, "image": 0},
+                hf_overrides=others | overrides,
+                **commit,
+                **given,
+            )
+        except TypeError as error:
+            if "keyword argument" not in str(error):
+                raise
+            raise OptionError(f"vLLM's arguments are {brief(given)}, which it does not take: {error}.") from error
         self._asked: dict[str, _Prompt] = {}
         self._full_video_tokens = lru_cache(maxsize=1024)(self._count_full_video_tokens)
 

@@ -7,7 +7,7 @@ from rich.markup import escape
 
 from ..bulk.requests import NAMES, VideoRequest
 from ..checks import compressed_already, is_watched, local_path, path_of_watched
-from ..configuration.compression_settings import CompressionSettings
+from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings, left_out
 from ..errors import ALIKE, OptionError, did_you_mean, reason_of, sentence
 from ..judging.questions import KNOWN_KEYS, Question
 from .console import exit_with, out, print_line, progress_bar
@@ -68,7 +68,8 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
         problems = {video: _problem_of(video) for video in progress.track(videos, description="Opening videos")}
     wrong: list[str] = []
     for row in rows:
-        problem = row.problem or next(filter(None, map(problems.get, row.videos)), None) or _asks_otherwise(row)
+        problem = row.problem or next(filter(None, map(problems.get, row.videos)), None)
+        problem = problem or _asks_otherwise(row) or _contradicts(row)
         if problem is not None:
             wrong.append(f"{row.name}: {problem}")
             print_line(f"[red]{escape(row.name)}:[/] {escape(problem)}")
@@ -96,6 +97,21 @@ def _asks_otherwise(row: Row) -> str | None:
         for asked in row.settings:
             check_kept(kept, asked)
     except OptionError as error:
+        return reason_of(error, reading=True)
+    return None
+
+
+def _contradicts(row: Row) -> str | None:
+    """Return why the settings of the command and of a row do not go together; None if they do, or if only the model's
+    config names the method that must read them."""
+    settings: dict[str, Any] = {}
+    for asked in row.settings:
+        settings |= left_out(settings, asked) | {name: asked[name] for name in SETTING_NAMES if name in asked}
+    if "compression_method" not in settings:
+        return None
+    try:
+        CompressionSettings(**settings)
+    except ValueError as error:
         return reason_of(error, reading=True)
     return None
 

@@ -148,6 +148,13 @@ class EvalOptions:
             "letters": "unless the model thinks aloud" if self.letters is None else self.letters,
         }
 
+    @property
+    def report_command(self) -> str:
+        """The command that writes the report of these questions. It names no model and no method."""
+        without = ("output", "check_only", "model", "methods", "ratios")
+        plain = dataclasses.replace(self, settings={}, placement=Placement())
+        return command_line(plain, "eval", without, data=without_folder(self.data))
+
     def command(self, model: Resolved) -> str:
         """Return the command that gives the same answers. The results hold it, with files called by their names."""
         names = {"data": without_folder(self.data), "model": without_folder(str(self.model))}
@@ -181,8 +188,10 @@ def eval_command(options: EvalOptions) -> None:
         if options.report_only:
             from ..evaluation.finished import report_again
 
-            rows, results = report_again(options.folder, questions, options.reference, options.margin)
+            part = None if options.limit is None else options.report_command
+            rows, results, left_out = report_again(options.folder, questions, options.reference, options.margin, part)
         else:
+            left_out = {}
             check_machine(options.placement)  # before the methods, whose check imports PyTorch
             model, candidates = options.check()
             arguments = options.arguments(model, candidates)
@@ -197,6 +206,9 @@ def eval_command(options: EvalOptions) -> None:
     for result in results:
         if "refused" in result:
             print_line(f"[yellow]Refused:[/] {escape(named(result))}, {escape(result['refused'])}")
+    for label, number in left_out.items():
+        lacks = f"{label}, which lacks {number} of {len(rows)} answers. Ask for them with its --methods and --ratios."
+        print_line(f"[yellow]Left out:[/] {escape(lacks)}")
     for line in unanswered(results):
         print_line(f"[yellow]Caution:[/] {escape(line)}")
     print_line(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))

@@ -183,12 +183,23 @@ def check_installed(package: str, name: str, option: str = "engine") -> None:
         )
 
 
+# Arguments of `vllm.LLM` that options or the command itself set, and how.
+OF_OPTIONS = {
+    **{name: f"{option_name(name)} sets" for name in ("model", "revision", "dtype", "tensor_parallel_size")},
+    "max_num_seqs": "--batch-size sets",
+    "limit_mm_per_prompt": "is one video for each request",
+}
+
+
 def runs_vllm(options: RunOptions) -> bool:
     """Tell whether vLLM answers, in this process or in workers."""
     return options.engine == "vllm" or (options.engine == "ray" and options.ray_engine == "vllm")
 
 
 def engine_arguments(options: RunOptions) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` that the options name. Raises an OptionError on what is no JSON object."""
+    """Return the arguments of `vllm.LLM` that the options name. Raises an OptionError on what is no JSON object, and on
+    arguments that have an option of their own."""
     given = json_option("engine_args", options.engine_args, '{"max_model_len": 8192}')
+    for name in (each for each in OF_OPTIONS if each in given):
+        raise OptionError(f"`--engine-args` holds `{name}`, which {OF_OPTIONS[name]}. Leave it out of `--engine-args`.")
     return {**given, "tensor_parallel_size": options.tensor_parallel_size}

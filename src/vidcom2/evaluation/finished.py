@@ -15,14 +15,17 @@ from .report import write_report
 
 
 def report_again(
-    folder: Path, questions: Sequence[Question], reference: str | None, margin: float
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    folder: Path, questions: Sequence[Question], reference: str | None, margin: float, command: str | None = None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, int]]:
     """Write results.json, results.md and results.png of the answers in a folder.
 
-    Candidates that have not answered every question, of a run that was stopped, are left out.
+    Candidates that have not answered every question, since their run was stopped or ended with an error, are left out.
+
+    Args:
+        command: what chose only a part of the questions; None if nothing did.
 
     Returns:
-        The rows of the answers, and those of the table.
+        The rows of the answers, those of the table, and of each candidate that is left out how many answers it lacks.
 
     Raises:
         OptionError: if the folder has no finished evaluation, or one of other questions.
@@ -33,7 +36,7 @@ def report_again(
         title, certificate = before["title"], before["birth_certificate"]
         record = json.loads(file.record.read_text(encoding="utf-8"))
         asked, commits = dict(record["arguments"]["candidates"]), list(record["commits"])
-        commands = list(record.get("commands", [certificate["command"]]))
+        commands = [*record.get("commands", [certificate["command"]]), *([] if command is None else [command])]
         certificate |= {"command": " && ".join(commands), "questions": len(questions), "vidcom2_commits": commits}
         certificate |= {"arguments": dict(certificate["arguments"])}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -42,17 +45,15 @@ def report_again(
             "--report-only out, to answer the questions."
         ) from error
     check_questions(file, questions)
-    of_id = answered_rows(file.path)
+    of_id = answered_rows(file.path, with_errors=True)
     rows = [of_id.get(question.id) or _unanswered(question) for question in questions]
     answers = [row["answers"] for row in rows if "answers" in row]
-    candidates = [
-        _candidate(label, entry["settings"])
-        for label, entry in asked.items()
-        if label != AllTokens().label and all(label in each for each in answers)
-    ]
+    lacking = {label: sum(label not in each for each in answers) for label in asked if label != AllTokens().label}
+    candidates = [_candidate(label, asked[label]["settings"]) for label, number in lacking.items() if not number]
     # The certificate of the last run is about its own candidates.
     certificate["arguments"]["candidates"] = {each.label: asked[each.label] for each in candidates}
-    return rows, write_report(folder, title, questions, rows, candidates, certificate, reference, margin)
+    results = write_report(folder, title, questions, rows, candidates, certificate, reference, margin)
+    return rows, results, {label: number for label, number in lacking.items() if number}
 
 
 def _unanswered(question: Question) -> dict[str, Any]:

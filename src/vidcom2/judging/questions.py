@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import local_path
-from ..errors import OptionError, brief, did_you_mean, sentence
+from ..configuration.compression_settings import SETTING_NAMES
+from ..errors import OptionError, brief, did_you_mean, option_name, sentence
 from ..records.jsonl import json_object, numbered_lines
 from .named_choice import LETTERS, final_text, named_choice, normalised
 from .options import Options, options_in, options_of, right_option, texts_of
 
+# Keys of `vidcom2 run --requests` that hold for all questions of an evaluation
+OF_ALL = ("num_frames", "max_new_tokens", "chat_template_kwargs", *SETTING_NAMES)
 KNOWN_KEYS = ("id", "video", "question", "answer", "choices", "kind")
 CHOICES_INSTRUCTION = "Answer with the letter of the right option."
 
@@ -157,8 +160,9 @@ def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
     kind = given.get("kind")
     if kind is not None and (not isinstance(kind, str) or len(kind.splitlines()) != 1):
         raise OptionError(f"`kind` is {brief(kind)}, but must be a text of one line")
-    if "chat_template_kwargs" in given:
-        raise OptionError("`chat_template_kwargs` holds for all questions. Pass it as --chat-template-kwargs")
+    for name in (each for each in OF_ALL if given.get(each) is not None):
+        option = {"compression_method": "--methods", "retention_ratio": "--ratios"}.get(name, option_name(name))
+        raise OptionError(f"`{name}` holds for all questions. Pass it as {option}, or give your own key another name")
     video = video_from(given["video"], folder)
     choices = None if options is None else options.texts
     return Question(id_of(given, number), video, given["question"], answers, choices, kind, given)

@@ -69,9 +69,12 @@ def _finite(text: str) -> float:
     return float(text)
 
 
-def answered_rows(path: Path) -> dict[str, dict[str, Any]]:
+def answered_rows(path: Path, with_errors: bool = False) -> dict[str, dict[str, Any]]:
     """Return the rows of an answer file by id, leaving out rows with errors, and a last line that an interruption cut
     off. A missing file has no rows.
+
+    Args:
+        with_errors: whether to return the last error of what was never answered, too.
 
     Raises:
         OptionError: if a row has no id, or does not say what it was `given`, as all rows of `vidcom2` do.
@@ -81,7 +84,8 @@ def answered_rows(path: Path) -> dict[str, dict[str, Any]]:
     try:
         rows = [json.loads(line) for line in path.read_bytes().decode("utf-8", errors="replace").split("\n")[:-1]]
         if all(isinstance(row["id"], str) and "given" in row for row in rows):
-            return {row["id"]: row for row in rows if "error" not in row}
+            answered = {row["id"]: row for row in rows if "error" not in row}
+            return {row["id"]: row for row in rows} | answered if with_errors else answered
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise OptionError(f"{str(path)!r} has lines that vidcom2 did not write. Name another --output.")

@@ -263,7 +263,7 @@ def settings_of_request(
             looks like a setting but is none.
     """
     for name, value in named_settings(processor_kwargs):
-        if name in OF_THE_TOWER:
+        if name in OF_THE_TOWER and (name, value) != ("vision_method", "full"):
             raise ValueError(
                 f"`{name}` is {value!r} in a request, but vLLM's own vision tower encodes every video in its own way. "
                 "Leave it out of `mm_processor_kwargs`."

@@ -37,6 +37,17 @@ def test_the_inner_model_takes_the_settings_of_a_call(family: Family) -> None:
     assert torch.equal(whole.last_hidden_state, family.stock.model(**inputs).last_hidden_state)
 
 
+@only(lambda family: family.name == "llava_onevision")
+@pytest.mark.parametrize(("name", "value"), [("compression_positions", "original"), ("vision_method", "skip_repeated")])
+def test_an_engine_that_would_serve_a_setting_otherwise_is_refused(family: Family, name: str, value: str) -> None:
+    config = family.load(**{name: value}).config
+    config.get_text_config()._attn_implementation = "vllm"
+    served = {"compression_positions": "consecutive", "vision_method": "full"}[name]
+    reason = f"`{name}` is '{value}', but the Transformers backend of vllm .* serves only '{served}'"
+    with pytest.raises(ValueError, match=reason):
+        type(family.model).inner_class(config)
+
+
 def labels_after_the_first(family: Family, inputs: Any) -> Tensor:
     """Return labels without each prompt's first token, which other libraries predict from the padding before it."""
     is_first = inputs["attention_mask"].cumsum(dim=1) == 1

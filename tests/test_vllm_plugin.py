@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_the_plugin_has_all_methods_in_a_process_of_vllms() -> None:
-    """There, a repo's own code is another package, with tables of its own."""
+    """There, a repo's own code is another package, with tables of its own. A request may name what vLLM does anyway."""
     program = """
 import sys
 from types import ModuleType
@@ -26,11 +26,13 @@ configs = sys.modules["vllm.model_executor.models.config"] = ModuleType("config"
 configs.MODELS_CONFIG_MAP, configs.VerifyAndUpdateConfig = {}, object
 sys.modules["vllm.transformers_utils.config"] = ModuleType("config")
 sys.modules["vllm.transformers_utils.config"].uses_mrope = None
-from vidcom2.vllm_plugin.settings import CompressionSettings, kept_tokens
+from vidcom2.vllm_plugin.settings import CompressionSettings, kept_tokens, settings_of_request
 print(kept_tokens(CompressionSettings(), 8, (4, 4)))
+asked = {"vision_method": "full", "retention_ratio": 0.5}
+print(settings_of_request(CompressionSettings(), asked, has_mrope=False).retention_ratio)
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert ran.stdout == "32\n", ran.stderr
+    assert ran.stdout == "32\n0.5\n", ran.stderr
 
 
 def test_each_family_is_served_in_vllm_or_refused_by_name() -> None:

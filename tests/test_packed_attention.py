@@ -331,7 +331,7 @@ def test_batches_give_what_each_segment_gives(
             assert all(shape[0] == 1 or (shape[0] <= 2 and shape[0] * shape[2] ** 2 <= 10) for shape in shapes)
         else:
             assert len(shapes) == len({*zip(lengths, of_keys or lengths)})
-        assert (segments.longest, segments.most_keys) == (max(lengths), max(of_keys or lengths))
+        assert (segments.most_queries, segments.most_keys) == (max(lengths), max(of_keys or lengths))
 
 
 def test_ends_that_change_in_place_are_read_again() -> None:

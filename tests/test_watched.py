@@ -1,5 +1,6 @@
 """A watched video answers as `ask` does: at once, from its file, from its KV cache, and in another process."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -305,6 +306,14 @@ def test_a_model_that_was_changed_back_answers_about_no_watched_video(family: Fa
         watched.ask("Who?")
     vidcom2.apply(model)
     assert watched.ask("Who?") == expected
+
+
+@ONE
+def test_a_copy_answers_with_the_same_model_and_a_cache_of_its_own(family: Family, video: vidcom2.Video) -> None:
+    watched = watch(family, video).prefill()
+    copied = copy.deepcopy(watched)
+    assert copied.checkpoint is watched.checkpoint and copied.cache is not watched.cache
+    assert copied.ask("Who?") == watched.ask("Who?")
 
 
 @ONE

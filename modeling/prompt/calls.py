@@ -1,7 +1,7 @@
 """What a call of `forward` or `generate` brings, what is made of it, and which calls are refused.
 
 A `Call` is what the caller passed, a `Turn` the same with its tokens laid out, and `Prepared` holds the call of the
-stock class that comes of it.
+stock class that results.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,37 +61,34 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of `forward` or `generate`, as the caller made it.
+    """A call of `forward` or `generate`, on its way to the stock class. `inputs` and `before` change on the way.
 
     Attributes:
         inputs: its arguments, with new tokens alone and without settings.
-        tokens: (B, n) ids or (B, n, dim) embeddings: the new tokens.
+        tokens: (B, n) ids or (B, n, dim) embeddings: the caller's new tokens.
+        caller_mask: the caller's `attention_mask`, of whatever kind; None if there is none.
         settings: those that hold for it.
         overrides: those that were passed with it.
-        before: what the KV cache holds.
-        past: ids (B, C) or embeddings (B, C, dim) of the conversation so far; None in `forward`, which is not given it.
-        prompt: what the host knows of the new tokens; None where nothing of them must be known.
-        encode: encodes videos or images, with the arguments of `VidCom2ModelMixin._only_features`.
+        before: what the KV cache holds, which stands for C of the caller's tokens.
+        past_tokens: ids (B, C) or embeddings (B, C, dim) of these; None in `forward`, which is not given them.
+        prompt: what the host knows of the new tokens; None if it need not know anything about them.
+        encode: encodes videos or images; it is called like `VidCom2ModelMixin._only_features`.
     """
 
     inputs: dict[str, Any]
     tokens: Tensor
+    caller_mask: Any
     settings: CompressionSettings
     overrides: dict[str, Any]
     before: Conversation
-    past: Tensor | None
+    past_tokens: Tensor | None
     prompt: Prompt | None
     encode: Encode
 
     @property
-    def caller_mask(self) -> Any:
-        """The caller's `attention_mask`, of whatever kind; None if there is none."""
-        return self.inputs.get("attention_mask")
-
-    @property
-    def has_whole_conversation(self) -> bool:
-        """Whether it is one of `generate`, which encodes images by itself."""
-        return self.past is not None
+    def is_of_generate(self) -> bool:
+        """Whether `generate` makes it, which passes the whole conversation, and encodes images by itself."""
+        return self.past_tokens is not None
 
 
 @dataclass(frozen=True)
@@ -132,18 +129,18 @@ class Turn(Call):
     @property
     def begins(self) -> bool:
         """Whether the conversation begins with it, in a call of `forward`."""
-        return self.before.length == 0 and not self.has_whole_conversation
+        return self.before.length == 0 and not self.is_of_generate
 
     @property
-    def is_moved(self) -> bool:
-        """Whether the tokens that run stand in another order than the caller's. Where placeholders move past hidden
-        text, their mask is another one, too."""
+    def differs(self) -> bool:
+        """Whether the tokens that run are not the caller's, in the caller's order: some are gone, or placeholders moved
+        past hidden text, so that the mask differs, too."""
         return self.layout is not None and (self.layout.shortens or self.layout.moves_hidden)
 
     @property
-    def follows(self) -> bool:
-        """Whether positions are not those that the stock class would find, here or in the cache."""
-        return self.is_moved or not self.before.is_stock
+    def needs_positions(self) -> bool:
+        """Whether the stock class would find other positions by itself, here or in the cache."""
+        return self.differs or not self.before.is_stock
 
 
 @dataclass(frozen=True)
@@ -162,9 +159,10 @@ class Prepared:
 
 
 def is_prepared(inputs: dict[str, Any]) -> bool:
-    """Return whether the arguments of `forward` are those that `generate` prepared for the parent."""
+    """Return whether the arguments of `forward` are those that the head prepared, in `generate` or in `forward`."""
     encoded = (inputs.get("mm_encoder_outputs") or {}).values()
-    is_ready = any(isinstance(each, VidCom2VideoFeatures) and each.video_compressions is None for each in encoded)
+    ours = [each for each in encoded if isinstance(each, VidCom2VideoFeatures)]
+    is_ready = bool(ours) and all(each.video_compressions is None for each in ours)
     is_laid_out = inputs.get("position_ids") is not None and inputs.get(NUM_KEPT) is None
     return is_ready and is_laid_out and inputs.get("pixel_values_videos") is None
 
@@ -189,8 +187,8 @@ def is_step(inputs: dict[str, Any]) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which are refused, since they cannot be done right, in tables that docs/limits.md shows. A value that does not fit,
-# such as a mask of another length, is refused where it is read.
+# Calls that are refused because they cannot be done right. docs/limits.md shows these tables. A value that does not
+# fit, such as a mask of another length, is refused where it is read.
 # ---------------------------------------------------------------------------------------------------------------------
 
 Asked = Callable[[str], Any]  # returns what a call has under a name: an argument, or the generation config's value

@@ -89,7 +89,7 @@ class Conversation:
 
     @property
     def is_stock(self) -> bool:
-        """Whether the stock class would have filled the cache so, and finds the next position by itself."""
+        """Whether the stock class would have filled the cache the same way, and finds the next position by itself."""
         return self.order is None and self.offset is None
 
     @property

@@ -161,7 +161,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             full = on_device(layout.in_full(turn.prompt.attended, 1), attended.device)
             positions = positions_by_order(full).gather(1, layout.places.to(attended.device))
             return turn.start + positions, turn.start + full.sum(dim=1, keepdim=True)
-        positions = turn.start + positions_by_order(attended) if turn.follows else None
+        positions = turn.start + positions_by_order(attended) if turn.needs_positions else None
         return positions, turn.start + attended.sum(dim=1, keepdim=True)
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if is_step(inputs):
             with using(inputs.get(CACHE)):
                 return super().forward(**inputs, return_dict=True)
-        call, mask = self._again(inputs) if is_prepared(inputs) else self.prepared(inputs), inputs.get("attention_mask")
+        call, mask = self.prepared(inputs), inputs.get("attention_mask")
         with using(call.inputs.get(CACHE)):
             inputs = with_prompt_extent(self._with_features_for_parent(call.inputs), self.config.get_text_config())
             outputs: Any = super().forward(**inputs, return_dict=True)
@@ -234,16 +234,20 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: on a setting outside its accepted set, and if videos, placeholders, mask or cache do not fit.
         """
-        call = self._read(inputs, encode or self._only_features, has_whole_conversation)
+        if not has_whole_conversation and is_prepared(inputs):
+            return self._already_prepared(inputs)
+        call = self._call_of(inputs, encode or self._only_features, has_whole_conversation)
         features, layout = self._chosen(call), None
-        if features is None:  # All tokens stay.
+        if features is not None:
+            _check_2d(call.caller_mask)
+        else:  # All tokens stay.
             call = replace(call, inputs=self._with_all_features(call))
             if call.inputs.get("position_ids") is not None:
                 return self._at_given_positions(call)
-        spreads = not self.uses_mrope and call.settings.compression_positions == "original"
-        spreads = spreads and (call.settings.may_drop or features is not None)
+        may_spread = call.settings.may_drop or features is not None
+        spreads = may_spread and not self.uses_mrope and call.settings.compression_positions == "original"
         self._check_known(call, spreads)
-        if call.tokens.shape[1] > 1:  # A single one is a step, of which the device is not asked.
+        if call.tokens.shape[1] > 1:  # For a single one, a step of a custom loop, nothing is read from the device.
             self._check_videos_given(call)
         if has_media(call.inputs) or spreads:
             call = replace(call, before=replace(call.before, is_known=True))
@@ -253,8 +257,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             call, layout = self._laid_out(call, features)
         return self._at_own_positions(call, layout, spreads)
 
-    def _read(self, inputs: dict[str, Any], encode: Encode, has_whole_conversation: bool) -> Call:
-        """Take a call's arguments apart, and copy to the host what must be known there, before the tower runs."""
+    def _call_of(self, inputs: dict[str, Any], encode: Encode, has_whole_conversation: bool) -> Call:
+        """Return the call that these arguments make, and copy to the host what must be known there, before the tower
+        runs. Raises what `prepared` does."""
         inputs = dict(inputs)
         if has_media(inputs):
             check_tensors(inputs)
@@ -273,7 +278,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             prompt = self.prompt_of(tokens, inputs, before)
         if has_whole_conversation and self.uses_mrope and name == "input_ids":
             self._check_ends_in_text(tokens, prompt)
-        return Call(inputs, tokens, settings, overrides, before, past, prompt, encode)
+        return Call(inputs, tokens, inputs.get("attention_mask"), settings, overrides, before, past, prompt, encode)
 
     def prompt_of(self, tokens: Tensor, inputs: dict[str, Any], before: Conversation | None = None) -> Prompt:
         """Return what the host must know of the new tokens of a call.
@@ -389,7 +394,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Return a call's arguments with features of images in place of their pixels, if there are videos beside, and
         if it is one of `forward`: `generate` encodes images by itself."""
         encoded = inputs.get("mm_encoder_outputs") or {}
-        if call.has_whole_conversation or inputs.get("pixel_values") is None or encoded.get("video") is None:
+        if call.is_of_generate or inputs.get("pixel_values") is None or encoded.get("video") is None:
             return inputs
         return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded | {"image": call.encode("images", inputs)}}
 
@@ -401,11 +406,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: if the placeholders do not fit the videos, or the mask hides some.
         """
-        inputs, prompt, tokens, mask = call.inputs, call.prompt, call.tokens, call.caller_mask
+        inputs, prompt, tokens = call.inputs, call.prompt, call.tokens
         assert prompt is not None  # A call with features has media.
-        if mask is not None and not is_2d(mask):
-            shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-            raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
         name, compressions, attended = name_of_tokens(inputs), features.video_compressions, prompt.attended
         num_new, is_video = tokens.shape[1], prompt.kinds == VIDEO
         _check_attended(prompt.kinds, attended)
@@ -466,13 +468,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # --- At which positions
 
     def _at_given_positions(self, call: Call) -> Prepared:
-        """Return a call whose positions the caller knows: a step of `generate`, or one of a custom loop."""
+        """Return a call whose positions are given: by `generate`, or by the caller."""
         inputs, before, num_new = call.inputs, call.before, call.tokens.shape[1]
-        if call.has_whole_conversation:
+        if call.is_of_generate:
             self._check_videos_given(call)
         if call.caller_mask is None and before.order is not None:
             inputs = inputs | {"attention_mask": torch.cat(before.masks(None, call.tokens), dim=1)}
-        elif is_2d(call.caller_mask) and num_new > 1:  # Of a step, the device is not asked.
+        elif is_2d(call.caller_mask) and num_new > 1:  # For a step, nothing is read from the device.
             self.check_mask(call.caller_mask, before.length)
         return Prepared(self.with_token_types(inputs), None, before.later(num_new))
 
@@ -485,7 +487,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return Prepared(self.with_token_types(inputs), None, call.before.later(call.tokens.shape[1]))
 
     def _at_own_positions(self, call: Call, layout: Layout | None, spreads: bool) -> Prepared:
-        """Return a call with positions, and with what the KV cache must know of them. The arguments are a `Turn`'s."""
+        """Return a call with positions, and with what the KV cache must know of them. `layout` and `spreads` are as in
+        `Turn`."""
         before, given, prompt = call.before, call.caller_mask, call.prompt
         past, attended = before.masks(given if is_2d(given) else None, call.tokens)
         run = attended if layout is None else layout.laid_out(attended)
@@ -507,7 +510,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     def _after(self, turn: Turn, following: Tensor) -> Conversation:
         """Return what the KV cache will hold after a call. Text after it is at the position `following` (B, 1)."""
         before, layout = turn.before, turn.layout
-        after = before.later(turn.tokens.shape[1], layout if turn.is_moved else None)
+        after = before.later(turn.tokens.shape[1], layout if turn.differs else None)
         if self.uses_mrope or before.offset is not None or (turn.spreads and layout is not None):
             after = replace(after, is_known=True, offset=following - turn.mask.sum(dim=1, keepdim=True))
         if after.offset is None and (layout is None or not layout.moves):
@@ -515,13 +518,14 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         kinds = self.kinds(turn.tokens, turn.inputs) if turn.prompt is None else turn.prompt.kinds
         # The last placeholder keeps its place, since a video has as many, however they are shared among frames.
         for last in (kinds > TEXT).any(dim=0).nonzero().flatten()[-1:].tolist():
-            after = replace(after, least=after.length if turn.is_moved else before.length + last + 1, previous=before)
+            after = replace(after, least=after.length if turn.differs else before.length + last + 1, previous=before)
         return after
 
-    def _again(self, inputs: dict[str, Any]) -> Prepared:
-        """Return a call that `generate` or the head's `forward` prepared before. Its tokens may be in stock ids, which
-        logits processors and the like were shown."""
+    def _already_prepared(self, inputs: dict[str, Any]) -> Prepared:
+        """Return a call that the head has prepared already, in `generate` or in `forward`. Nothing is read from the
+        device. The tokens may be in stock ids, which logits processors and the like were shown."""
         inputs = dict(inputs)
+        check_tensors(inputs)
         self.config.compression_settings(**pop_settings(inputs, self.of_parent))
         ids, tokens = inputs.get("input_ids"), inputs[name_of_tokens(inputs)]
         if ids is not None and type(self).stock_ids is not VidCom2ModelMixin.stock_ids:
@@ -545,12 +549,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return (without_token_types(inputs) if typed is inputs else typed) | {"position_ids": positions}
 
     def _check_known(self, call: Call, spreads: bool) -> None:
-        """Check that it is known what a KV cache holds, where that matters, as where a call `spreads` its tokens.
+        """Check that it is known what the KV cache holds, if the call depends on that, as it does if it `spreads` its
+        tokens.
 
         Raises:
             ValueError: if it is not.
         """
-        before, past, settings = call.before, call.past, call.settings
+        before, past, settings = call.before, call.past_tokens, call.settings
         if before.is_known or not before.length:
             return
         if past is None:
@@ -577,6 +582,12 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "(`max_position_embeddings` and its scaling), so its answer may be poor. Pass fewer frames or a "
                 "smaller `retention_ratio`."
             )
+
+
+def _check_2d(mask: Any) -> None:
+    if mask is not None and not is_2d(mask):
+        shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"`attention_mask` is {shape}, but videos are among the tokens. Pass a 2-D mask.")
 
 
 def _ready(features: Any) -> VidCom2VideoFeatures:

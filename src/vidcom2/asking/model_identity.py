@@ -10,10 +10,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import PreTrainedConfig
 
 from ..configuration.compression_settings import SETTING_NAMES
@@ -21,6 +23,8 @@ from ..errors import OptionError
 from ..loading.checkpoints import Checkpoint
 from ..modeling.prompt.processing_short_prompts import OWN
 
+# Numbers of the parameters that a state was asked of. An address could be that of a later parameter.
+NUMBERS, COUNT = WeakTensorKeyDictionary(), count()
 INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 # How the names of the language model's weights begin in an inner model; SmolVLM has the other one. All else encodes.
 LANGUAGE_MODEL = ("language_model.", "text_model.")
@@ -54,13 +58,13 @@ def processor_identity(processor: Any, of_video: bool = False) -> str:
             settings, which are stored with the video.
     """
     ignored = {"chat_template", *(OWN if of_video else ())}
-    fields = {name: value for name, value in vars(processor).items() if isinstance(value, int | float | str)}
-    parts = [processor.video_processor.to_dict(), {name: fields[name] for name in fields.keys() - ignored}]
+    values = {name: value for name, value in vars(processor).items() if isinstance(value, int | float | str)}
+    parts = [processor.video_processor.to_dict(), {name: values[name] for name in values.keys() - ignored}]
     if not of_video:
         backend = getattr(processor.tokenizer, "backend_tokenizer", None)
         rules = {} if backend is None else json.loads(backend.to_str())
         left_by_last_call = ("padding", "truncation")
-        parts.append({"chat_template": fields.get("chat_template"), "vocabulary": processor.tokenizer.get_vocab()})
+        parts.append({"chat_template": values.get("chat_template"), "vocabulary": processor.tokenizer.get_vocab()})
         parts.append({name: value for name, value in rules.items() if name not in left_by_last_call})
     return _json_digest(parts)
 
@@ -154,10 +158,18 @@ def model_state(model: Any) -> int:
 
 
 def _state(module: nn.Module, without: tuple[str, ...]) -> int:
-    # Loading with `assign=True` puts another tensor in place. Offloading does so too, with tensors that hold nothing.
+    # `load_state_dict(assign=True)` replaces the parameters themselves. So does offloading, which puts meta tensors in
+    # their place; these do not count.
     weights = (
-        (name, value.dtype, 0 if value.is_meta else id(value), 0 if value.is_inference() else value._version)
+        (name, value.dtype, 0 if value.is_meta else _number_of(value), 0 if value.is_inference() else value._version)
         for name, value in module.named_parameters()
         if not name.startswith(without)
     )
     return hash((*weights, *_active_adapters(module, without)))
+
+
+def _number_of(value: Tensor) -> int:
+    """Return a number that no other parameter of this process has or had."""
+    if value not in NUMBERS:
+        NUMBERS[value] = next(COUNT)
+    return NUMBERS[value]

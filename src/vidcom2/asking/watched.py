@@ -81,6 +81,12 @@ class Watched:
         way = in_words(changed_settings(self.checkpoint.model.config, self.settings))
         return f"{kept:,} of {whole:,} video tokens of {frames} frames, {way}, by {self.checkpoint.name}"
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Watched":
+        """Return a copy with a KV cache of its own, about the same model."""
+        copied = copy.copy(self)
+        copied.cache = copy.deepcopy(self.cache, memo)
+        return copied
+
     def __repr__(self) -> str:
         return f"<Watched: {self.summary}>"
 

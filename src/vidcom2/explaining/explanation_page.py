@@ -27,7 +27,7 @@ def page_html(explanations: Sequence[Explanation]) -> str:
     most_kept = max(int(each.frame_budgets.max()) for each in explanations)  # one scale for all bars of k_t
     return template(Path(__file__).with_name("page.html")).render(
         name=first.video or first.model,
-        drawn_by=DRAWN_BY,  # by which a later call knows that it may write over the file
+        drawn_by=DRAWN_BY,  # so that a later call knows that it may overwrite the file
         parts=[_part(explanation, number, most_kept) for number, explanation in enumerate(explanations)],
         with_u=any(each.frame_uniqueness is not None for each in explanations),
         scores={each.method: each.scores for each in explanations if each.scores},  # what the methods' scores mean

@@ -14,7 +14,7 @@ from ..errors import OptionError
 TO_ESCAPE = re.compile("[\x85\u2028\u2029\ud800-\udfff]")
 
 
-# What a line may hold instead of an object, in JSON's words.
+# What a line may hold instead of an object, in JSON's terms.
 KINDS = {type(None): "null", bool: "a boolean", str: "a string", list: "an array", int: "a number", float: "a number"}
 
 

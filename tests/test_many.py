@@ -533,7 +533,7 @@ def test_a_request_that_is_none_and_ids_that_two_have_are_refused_in_python_too(
         ({"retention": 0.5}, "'retention' is not a setting of VidCom².* Did you mean 'retention_ratio'"),
         ({"compression_ratio": 0.5}, "'compression_ratio' .* Did you mean 'retention_ratio'.* The settings are: "),
         ({"video": SimpleNamespace(frames=3)}, r"asked: `video` is namespace\(frames=3\)"),
-        ({"video": "rtsp://host/x"}, "'rtsp://host/x' is a URL of the scheme 'rtsp', .* http, https or file"),
+        ({"video": "rtsp://host/x"}, "'rtsp://host/x' is a URL of the scheme 'rtsp', which must be http"),
         ({"video": ["s3://host/x.png"], "fps": 1}, "'s3://host/x.png' is a URL of the scheme 's3'"),
         ({"prompt": " "}, "`prompt` is ' ', but must not be blank"),
         ({"video": ""}, "`video` is '', but must not be blank"),

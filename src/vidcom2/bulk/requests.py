@@ -280,29 +280,27 @@ def requests_of_folder(folder: Path, prompt: str) -> tuple[list[VideoRequest], d
 
 def _kind_of(path: Path) -> tuple[str, Path]:
     """Return what an entry of a folder of videos is, and the entry, or else its folder, if that cannot be entered."""
-    try:
-        return _kind_by_mode(path, path.stat().st_mode), path
-    except OSError as error:
-        if os.path.islink(path):
-            return "links that lead nowhere", path
-        if isinstance(error, PermissionError):
-            return "folders that cannot be read", path.parent
-        return "files that cannot be read", path
-
-
-def _kind_by_mode(path: Path, mode: int) -> str:
     from ..video.file import is_video
 
     named_so = path.suffix.lower() in VIDEO_SUFFIXES
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if os.path.islink(path):
+            return "links that lead nowhere", path
+        is_locked = isinstance(error, PermissionError)
+        return ("folders that cannot be read", path.parent) if is_locked else ("files that cannot be read", path)
     if stat.S_ISREG(mode):
-        return "videos" if named_so or is_video(str(path.absolute())) else "files that hold no video"
-    if not stat.S_ISDIR(mode):
-        return "pipes or devices"
-    if os.path.islink(path):
-        return "links to folders"
-    if not os.access(path, os.R_OK | os.X_OK):
-        return "folders that cannot be read"
-    return "folders named like videos" if named_so else "folders"
+        kind = "videos" if named_so or is_video(str(path.absolute())) else "files that hold no video"
+    elif not stat.S_ISDIR(mode):
+        kind = "pipes or devices"
+    elif os.path.islink(path):
+        kind = "links to folders"
+    elif not os.access(path, os.R_OK | os.X_OK):
+        kind = "folders that cannot be read"
+    else:
+        kind = "folders named like videos" if named_so else "folders"
+    return kind, path
 
 
 def _plain(given: Mapping[str, Any]) -> dict[str, Any]:

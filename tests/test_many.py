@@ -13,6 +13,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -453,6 +454,43 @@ def test_each_line_of_the_file_is_a_request(tmp_path: Path) -> None:
         read_requests(write_lines(path, ""))
 
 
+def test_a_line_that_cannot_be_asked_takes_no_id_that_another_line_has(tmp_path: Path) -> None:
+    line = {"video": "a.mp4", "prompt": "What?"}
+    lines = (line | {"id": "2"}, "{", line | {"id": "line 4"}, {"id": "4", **line}, {"id": [1]}, {"video": "b.mp4"})
+    found = read_requests(write_lines(tmp_path / "requests.jsonl", *lines, line | {"id": 6}))
+    assert [each.id for each in found] == ["2", "line 2", "line 4", "4", "5", "line 6", "6"]
+    assert [each.problem is None for each in found] == [True, False, True, True, False, False, True]
+    (broken,) = read_requests(write_lines(tmp_path / "requests.jsonl", "{"))
+    assert broken.id == "1"
+
+
+def test_integers_of_numpy_and_tuples_are_taken_as_their_like(checkpoint: Checkpoint) -> None:
+    given = {"video": "0 4", "prompt": "Which?", "choices": ("cat", "dog"), "id": np.int64(3), "mine": np.int32(2)}
+    request = request_of(given | {"num_frames": np.int64(8), "max_new_tokens": np.int32(2)}, 1)
+    assert (request.problem, request.id, request.num_frames, request.max_new_tokens) == (None, "3", 8, 2)
+    assert request.prompt.startswith("Which?\nA. cat\nB. dog\n")
+    assert json.loads(as_line(AnsweredRequest(request, "x").row))["given"]["mine"] == 2
+    assert request_of(given, 1).given["choices"] == ["cat", "dog"]
+
+
+def test_a_setting_of_the_model_that_is_null_is_that_of_the_run() -> None:
+    for name in ("spatial_pool_mode", "compression_newlines"):
+        assert request_of({"video": "a.mp4", "prompt": "What?", name: None}, 1).problem is None
+
+
+def test_what_reads_videos_is_given_the_times_of_pictures_as_the_request_has_them(tmp_path: Path) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def reads(source: Any, num_frames: int, **when: Any) -> Video:
+        calls.append((source, num_frames, when))
+        return frames_of(0, 2)
+
+    names = [str(tmp_path / f"{i}.png") for i in range(2)]
+    for more in ({"video": "a.mp4"}, {"video": names, "fps": 2}, {"video": names, "times": [0, 1]}):
+        request_of({"prompt": "What?", **more}, 1).read_by(reads, 4)
+    assert calls == [("a.mp4", 4, {}), (names, 4, {"fps": 2}), (names, 4, {"times": [0.0, 1.0]})]
+
+
 def test_a_request_that_is_none_and_ids_that_two_have_are_refused_in_python_too(checkpoint: Checkpoint) -> None:
     twice = [*asked("0 4", "1 4"), {"video": "2 4", "prompt": "?", "id": "2"}]
     with pytest.raises(OptionError, match="two requests have the id '2'"):
@@ -489,6 +527,16 @@ def test_a_request_that_is_none_and_ids_that_two_have_are_refused_in_python_too(
         ({"temperature": 0.7}, "`temperature` is 0.7"),
         ({"do_sample": True}, "`do_sample` is True"),
         ({"id": True}, "`id` is True"),
+        ({"id": np.zeros(2)}, "`id` is array"),
+        ({"ratio": 0.1}, "'ratio' is not a setting of VidCom².* Did you mean 'retention_ratio'"),
+        ({"method": "evs"}, "'method' is not a setting of VidCom².* Did you mean 'compression_method'"),
+        ({"retention": 0.5}, "'retention' is not a setting of VidCom².* Did you mean 'retention_ratio'"),
+        ({"compression_ratio": 0.5}, "'compression_ratio' .* Did you mean 'retention_ratio'.* The settings are: "),
+        ({"video": SimpleNamespace(frames=3)}, r"asked: `video` is namespace\(frames=3\)"),
+        ({"video": "rtsp://host/x"}, "'rtsp://host/x' is a URL of the scheme 'rtsp', which must be http"),
+        ({"video": ["s3://host/x.png"], "fps": 1}, "'s3://host/x.png' is a URL of the scheme 's3'"),
+        ({"prompt": " "}, "`prompt` is ' ', but must not be blank"),
+        ({"video": ""}, "`video` is '', but must not be blank"),
     ],
 )
 def test_a_bad_request_is_refused_with_the_reason(more: dict[str, Any], problem: str) -> None:
@@ -514,7 +562,7 @@ def test_videos_in_a_folder_are_recognized_by_their_suffixes_and_by_what_they_ho
         with pytest.raises(OptionError, match="there is no such folder"):
             requests_of_folder(empty, "What?")
     (tmp_path / "none").mkdir()
-    with pytest.raises(OptionError, match="holds no video"):
+    with pytest.raises(OptionError, match=r"none' is empty\. Name a folder with videos"):
         requests_of_folder(tmp_path / "none", "What?")
 
 
@@ -551,8 +599,46 @@ def test_all_that_is_left_out_of_a_folder_is_named_with_what_it_is(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8:strict"}
     checked = subprocess.run(given, env=environment, capture_output=True, text=True, check=False)
     assert checked.returncode == 3 and "request \\udcff.mp4: the file " in checked.stdout, checked.stderr
-    with pytest.raises(OptionError, match=r"holds no video, but nothing else\."):
+    with pytest.raises(OptionError, match=r"holds no video, but hidden files or empty folders\."):
         requests_of_folder(home / "inner", "What?")
+
+
+def test_a_folder_that_can_be_listed_but_not_entered_is_one_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("locked/a.mp4", "locked/b.txt", "broken.mp4", "good.mp4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "link.mp4").symlink_to("locked/a.mp4")
+    stat = Path.stat
+
+    def refused(path: Path, **how: Any) -> os.stat_result:  # tests may run as root, who may enter everything
+        if path.name in ("a.mp4", "b.txt", "link.mp4"):
+            raise PermissionError(13, "Permission denied", str(path))
+        if path.name == "broken.mp4":
+            raise OSError(5, "Input/output error", str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    found, left_out = requests_of_folder(tmp_path, "What?")
+    assert [each.id for each in found] == ["good.mp4"]
+    assert left_out == {
+        "files that cannot be read": ["broken.mp4"],
+        "links that lead nowhere": ["link.mp4"],
+        "folders that cannot be read": ["locked"],
+    }
+
+
+def test_names_in_a_folder_stand_for_no_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("~/x.mp4", "~root"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(str(DEMO_VIDEO), tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, Path()):
+        found, left_out = requests_of_folder(folder, "What?")
+        assert [each.id for each in found] == ["~/x.mp4", "~root"] == [each.given["video"] for each in found]
+        assert [each.video for each in found] == [str(tmp_path / each.id) for each in found] and not left_out
+        assert all(len(read_video(each.video, 2).frames) == 2 for each in found)
 
 
 def test_a_row_is_one_line_to_every_reader() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import Family, change_json
 from rich.console import Console
-from test_cli import shown_by, told_by
+from test_cli import shown_by, told_by, vidcom2
 
 import vidcom2 as vidcom2_package
 from vidcom2 import VideoTokens, register_score_method
@@ -20,6 +20,7 @@ from vidcom2.asking.comparison import Comparison, Measured, compare_answers
 from vidcom2.asking.prompting import prepare_inputs
 from vidcom2.cli.comparison_table import as_json, print_comparison
 from vidcom2.configuration.compression_settings import CompressionSettings
+from vidcom2.errors import OptionError
 from vidcom2.loading.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.modeling.methods.compression import VideoCompression
 from vidcom2.toys import DEMO_VIDEO
@@ -116,6 +117,37 @@ def test_without_a_baseline_the_full_prompt_never_runs(checkpoint: Checkpoint, v
     assert {ratio for ratio, *_ in scripted} == {0.25} and measured.uncompressed is None
     inputs = prepare_inputs(checkpoint.processor, "What?", video)
     assert measured.full_prompt_tokens == inputs["input_ids"].shape[1]
+
+
+def test_a_method_that_cannot_keep_so_few_tokens_is_said_to_keep_more() -> None:
+    """EVS keeps its first frame whole, whatever the ratio or a budget asks for."""
+    few = ["run", "--num-frames", 1, "--max-new-tokens", 1, "--repeats", 1, "--no-baseline", "--against", "evs"]
+    for arguments in (few, [*few, "--max-video-tokens", 6]):
+        shown, result = " ".join(shown_by(*arguments).split()), told_by(*arguments)
+        assert "Not as many tokens: of the 25 scored tokens, evs keeps 25 instead of 6." in shown
+        assert (result["kept_share"], result["other_kept_share"]) == (6 / 25, 1)
+        assert result["other"]["video_tokens"] > result["compressed"]["video_tokens"]
+    enough = [*few, "--num-frames", 8]
+    assert "Not as many" not in shown_by(*enough) and told_by(*enough)["other_kept_share"] == 0.25
+
+
+def test_a_method_that_refuses_to_keep_so_few_tokens_is_named_with_what_it_needs() -> None:
+    for more, remedy in (
+        ([], "--retention-ratio 0.4 or more, or name"),
+        (["--max-video-tokens", 10], "--max-video-tokens 50 or more, or name"),
+    ):
+        code, shown, error = vidcom2("run", "--num-frames", 5, "--against", "dycoke", *more)
+        assert code == 2 and not shown and remedy in error and "`--retention-ratio` is" not in error
+        assert f"`--against dycoke` would have to keep {10 if more else 31} of the 125 scored tokens" in error
+        assert "but it needs 50." in error
+
+
+def test_a_comparison_that_cannot_be_made_is_refused_before_anything_runs() -> None:
+    nothing: Any = None
+    with pytest.raises(OptionError, match="`repeats` is 0, but must be a whole number"):
+        compare_answers(nothing, nothing, "What?", 1, repeats=0)
+    with pytest.raises(OptionError, match=r"`other_method` is 'dycok', but must be one of .* Did you mean 'dycoke'"):
+        compare_answers(nothing, nothing, "What?", 1, other_method="dycok")
 
 
 def test_the_command_line_shows_what_did_not_run() -> None:

@@ -201,7 +201,7 @@ def test_a_size_that_would_fill_the_memory_with_placeholders_is_refused_before_t
     monkeypatch.setattr(type(family.processor), "replace_video_token", None)
     for alone in (True, False):
         file.changed(lambda header, tensors, alone=alone: header.update(height=2**15, width=2**15, scaled_alone=alone))
-        with pytest.raises(OptionError, match=r"the processor writes \d+ placeholders for the video, which should be"):
+        with pytest.raises(OptionError, match=r"the processor writes \d+ placeholders for the video, but its features"):
             file.ask()
         file.check("large frames")
 

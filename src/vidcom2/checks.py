@@ -89,8 +89,12 @@ def settings_hint(name: object, others: Iterable[str] = ()) -> str:
         others: names that it may have meant besides settings.
     """
     settings = (*SETTING_NAMES, *FAMILY_SETTINGS)
-    meant = SHORT_NAMES.get(str(name), name)
-    return f"{did_you_mean(meant, (*settings, *others))} The settings are: {', '.join(settings)}."
+    return f"{did_you_mean(in_full(str(name)), (*settings, *others))} The settings are: {', '.join(settings)}."
+
+
+def in_full(name: str) -> str:
+    """Return the setting that `ratio`, `method` or `compression_ratio` is short for; any other name as it is."""
+    return SHORT_NAMES.get(name.lower().removeprefix("compression_"), name)
 
 
 def method_hint(name: object) -> str:
@@ -139,6 +143,16 @@ def local_path(source: str) -> str | None:
         return str(Path(source).expanduser()) if source.startswith("~") else source
     except RuntimeError:  # `~name` of a user who does not exist may be the name of a file
         return source
+
+
+def check_scheme(source: str) -> None:
+    """Check that a URL is one that videos are read from. Raises an OptionError, without a full stop, if it is not."""
+    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]+(?=://)", source)
+    if scheme and scheme[0].lower() not in ("http", "https", "file"):
+        raise OptionError(
+            f"{source!r} is a URL of the scheme {scheme[0]!r}, which must be http, https or file. Pass such a URL or a "
+            "path"
+        )
 
 
 def is_watched(source: object) -> bool:

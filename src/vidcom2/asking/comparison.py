@@ -1,5 +1,6 @@
 """Answer one question about one video with and without compression, and measure both."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
+from ..checks import check_settings, whole_number
+from ..configuration.compression_settings import COMPRESSION_METHODS, NO_BUDGET, CompressionSettings
+from ..errors import OptionError
 from ..loading.checkpoints import Checkpoint
-from ..modeling.methods.compression import VideoCompression
+from ..modeling.methods.compression import TooFewTokensError, VideoCompression
 from ..modeling.prompt.prompt_compression import positions_made_for
 from ..video.reading import Video
 from .candidates import BASELINE, changed_settings, way_in_words
@@ -34,16 +37,16 @@ SMALL_MODEL = 100e6  # parameters; a smaller model counts as small
 
 @dataclass
 class Measured:
-    """The figures of one side of the comparison, which gave the same answer several times.
+    """The figures of one side of the comparison, which was asked the same question several times.
 
     Attributes:
         prompt_tokens: length of the prompt in the KV cache after prefill.
         video_tokens: how many of these tokens belong to the video.
         prefill_seconds: median time that the language model takes for the prompt and the first new token.
-        total_seconds: median time of the whole answer: video encoder, compression, prefill and decoding.
+        total_seconds: median time of the whole answer: video encoder, compression, prompt, prefill and decoding.
         prefill_seconds_each, total_seconds_each: the times of each repetition.
-        new_tokens: how many tokens were generated.
-        answer: the text of the new tokens.
+        new_tokens: how many tokens the last repetition generated.
+        answer: the text of these tokens.
         num_positions: one more than the highest position that the language model was given.
     """
 
@@ -63,21 +66,27 @@ class Comparison:
     """What `vidcom2 run` reports.
 
     Attributes:
+        model, prompt: the checkpoint's name, and the question.
+        retention_ratio: the ratio of the compressed side.
         settings: all settings of VidCom² that the answer was made with.
-        changed_settings: `retention_ratio`, and those that are not at their default, those of the family included.
-        num_frames: how many frames of the video were sampled.
         lost_frames: how many frames of the file could not be decoded.
         full_prompt_tokens, full_video_tokens: the tokens of the processor's uncompressed prompt, and of its video.
         frame_seconds: (T,) the time at which each scored frame is shown, in seconds.
         frame_budgets: (T,) the number of tokens kept of each scored frame.
         frame_uniqueness: (T,) the method's score u_t; None for a method without one.
-        scores: what the method says of this score; None if it says nothing.
         tokens_per_frame: the number of scored tokens of a frame, M.
         kept_share: the share of the scored tokens that is kept.
         max_position_embeddings: how many positions the language model was made for; None if its config does not say.
+        compressed: the side that keeps the tokens of `settings`.
         uncompressed: the side with all tokens; None if it was not asked for.
+        other_method, other: another method, and its side; None if it was not asked for.
+        environment: the machine and the software, as `environment` describes them.
         chat_template_kwargs: the values that the chat template was given.
-        other_method, other: another method that keeps as many tokens, and its side; None if it was not asked for.
+        changed_settings: `retention_ratio`, and those that are not at their default, those of the family included.
+        num_frames: how many frames of the video were sampled.
+        scores: what the method says of the score u_t; None if it says nothing.
+        other_kept_share: the share of the scored tokens that the other method keeps. It is `kept_share`, unless that
+            method cannot keep so few.
     """
 
     model: str
@@ -102,6 +111,7 @@ class Comparison:
     changed_settings: dict[str, Any] = field(default_factory=dict)
     num_frames: int = 0
     scores: str | None = None
+    other_kept_share: float | None = None
 
     @property
     def way(self) -> str:
@@ -140,11 +150,19 @@ def compare_answers(
     The sides take turns, so that other work of the machine slows them down alike.
 
     Args:
-        repeats: how often each side is measured. One call before that is not measured; it prepares kernels and memory.
-        baseline: whether the full prompt runs too. It may not fit into memory even if the compressed prompt does.
-        other_method: another method that answers too, and keeps as many tokens.
+        repeats: how often each side is measured. One unmeasured call comes first, which prepares kernels and memory.
+        baseline: whether the full prompt runs too. The full prompt may not fit into memory, even if the compressed one
+            does.
+        other_method: another method that answers too. It keeps as many tokens, or the fewest that it can keep.
         chat_template_kwargs: as in `ask`.
+
+    Raises:
+        OptionError: if `repeats` is no whole number >= 1, if there is no method of that name, and if the other method
+            refuses to keep as few tokens.
     """
+    repeats = whole_number("repeats", repeats)
+    if other_method is not None:
+        check_settings({"compression_method": other_method}, typed={"compression_method": "other_method"})
     model, processor = checkpoint.model, checkpoint.processor
     written, inputs = prepare_video(processor, video, model, device=device_of_frames(checkpoint))
     asked = written.prompt(processor, prompt, chat_template_kwargs)
@@ -154,10 +172,14 @@ def compare_answers(
     if baseline:
         compared.append(BASELINE)
     with steady_threads(model):
-        kept = keep_tokens(model, run_tower(model, inputs, settings), settings)
+        encoded = run_tower(model, inputs, settings)
+        kept = keep_tokens(model, encoded, settings)
         compression = kept.video_compressions[0]
+        other_kept_share = None
         if other_method is not None:
             compared.append(_with_as_many_tokens(other_method, compression))
+            other_kept_share = _share_kept(model, encoded, settings_of(**compared[-1]), compression)
+        del encoded  # which has all tokens
         sides: list[list[TimedAnswer]] = [[] for _ in compared]
         steps = (repeats + 1) * len(compared)
         for repeat in range(repeats + 1):
@@ -196,27 +218,62 @@ def compare_answers(
         changed_settings=changed_settings(model.config, settings),
         num_frames=len(video.frames),
         scores=None if u is None or said is None else " ".join(said.split()),
+        other_kept_share=other_kept_share,
     )
 
 
 def _with_as_many_tokens(method: str, compression: VideoCompression) -> dict[str, Any]:
-    """Return the settings with which another method keeps as many tokens as this compression did."""
-    settings = {"compression_method": method, "retention_ratio": len(compression.indices) / compression.num_tokens}
+    """Return the settings with which another method keeps as many tokens as this compression did. Its ratio alone says
+    how many, so no budget refuses a method that cannot keep so few."""
+    ratio = len(compression.indices) / compression.num_tokens
+    settings = {"compression_method": method, "retention_ratio": ratio, "max_video_tokens": NO_BUDGET}
     if COMPRESSION_METHODS[method].reads("compression_rounding"):
         settings["compression_rounding"] = "exact"
     return settings
 
 
+def _share_kept(
+    model: "VidCom2GenerationMixin", videos: EncodedVideos, settings: CompressionSettings, compressed: VideoCompression
+) -> float:
+    """Return the share of the scored tokens that the other method keeps, before anything is generated.
+
+    Args:
+        settings: those of the other method.
+        compressed: what the compressed side keeps.
+
+    Raises:
+        OptionError: if the other method refuses to keep as few.
+    """
+    total = compressed.num_tokens
+    try:
+        kept = keep_tokens(model, videos, settings).video_compressions[0]
+    except TooFewTokensError as error:
+        ratio = math.ceil(error.least / total * 10**4) / 10**4
+        budget = "" if model.config.max_video_tokens is None else f" and --max-video-tokens {error.least} or more"
+        raise OptionError(
+            f"`--against {settings.compression_method}` would have to keep {len(compressed.indices)} of the {total} "
+            f"scored tokens of this video, as the compressed side does, but it needs {error.least}. Pass "
+            f"--retention-ratio {ratio:g} or more{budget}, or name another method."
+        ) from error
+    return len(kept.indices) / total
+
+
 @dataclass
 class TimedAnswer:
-    """The figures of one answer. Its fields are those of `Measured`."""
+    """The figures of one answer. `Measured` summarizes those of several repetitions.
+
+    Attributes:
+        prompt_tokens, video_tokens, num_positions: as in `Measured`.
+        prefill_seconds, total_seconds: the times of this answer.
+        new_tokens: (new,) the ids of the generated tokens.
+    """
 
     prompt_tokens: int
     video_tokens: int
     prefill_seconds: float
     total_seconds: float
     num_positions: int
-    new_tokens: Tensor  # (new,) ids
+    new_tokens: Tensor
 
 
 def timed_answer(
@@ -251,7 +308,7 @@ def timed_answer(
 
 
 def summarized(calls: Sequence[TimedAnswer], processor: ProcessorMixin) -> Measured:
-    """Summarize the same answer, given several times, as one side of a comparison."""
+    """Summarize the repetitions of one side of a comparison. The answer is that of the last one."""
     last = calls[-1]
     prefill, total = [call.prefill_seconds for call in calls], [call.total_seconds for call in calls]
     return Measured(

@@ -42,12 +42,20 @@ QUESTION = "⟦question⟧"  # stands for any question while the processor's tex
 
 
 class _Recorder:
-    """A processor's tokenizer, which remembers the text that it was given, and with which arguments. It refuses a text
-    with another number of placeholders, unless the number is None."""
+    """Stands in for a processor's tokenizer, and remembers the last call of it.
+
+    Args:
+        num_placeholders: how many placeholders a text must have; None if any number is right.
+
+    Attributes:
+        text, arguments: the texts of the last call, and its other arguments.
+    """
 
     def __init__(self, processor: Any, num_placeholders: int | None) -> None:
         self._tokenizer, self._num_placeholders = processor.tokenizer, num_placeholders
         self._processor = processor
+        self.text: Any = None
+        self.arguments: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
@@ -73,7 +81,7 @@ class PreparedVideo:
         written: the text that it writes there.
         tokenizer_arguments: how it calls its tokenizer.
         lead: what the processor writes before the text of the chat template.
-        types: the types of a video's tokens, by id, for `mm_token_type_ids`; None if inputs need not tell.
+        types: the types of a video's tokens, by id, for `mm_token_type_ids`; None if the model takes no such input.
         scaled_alone: as in `prepare_without_pixels`.
     """
 
@@ -105,8 +113,8 @@ class PreparedVideo:
         return VideoPrompt(self, self.lead + before, after)
 
     def thinned(self, placeholder: str, total: int) -> str | None:
-        """Return the text of the video with so many placeholders, evenly among its frames; None if these are too few
-        for each group of them to have one."""
+        """Return the video's text with `total` placeholders, shared evenly among its groups, such as frames. None if
+        some group would be left without a placeholder."""
         if total < len(group_sizes(self.written, placeholder)):
             return None
         return with_fewer(self.written, placeholder, total)
@@ -133,13 +141,13 @@ class VideoPrompt:
     ) -> dict[str, Any]:
         """Return the model's inputs for a prompt with these features, without pixels.
 
-        The prompt has a placeholder for each token that stays, also where their number depends on what the video shows.
-        Where a frame keeps none, and the others too few, it has one for every token, and the model shortens it.
+        The prompt has one placeholder for each token that stays, even if their number depends on what the video shows.
+        If there are fewer of them than frames, the prompt has a placeholder for every token, and the model shortens it.
 
         Args:
-            features: the kept tokens of the video, or of B copies of it for B rows; or all tokens, as
-                `run_tower` returns them.
-            device: where the inputs go; by default, to the model's.
+            features: the kept tokens of the video, or of B copies of it for a batch of B rows. `run_tower(...).outputs`
+                gives a prompt with all tokens.
+            device: the device of the inputs; the model's by default.
         """
         of, compressions = cast(Any, processor), features.video_compressions
         total = len(features.pooler_output[0])
@@ -179,7 +187,7 @@ def prepare_video(
         num_placeholders: how many the processor must write; None if any number is right.
 
     Returns:
-        The video for any number of questions. And the inputs with its pixels, for `run_tower`.
+        The video, for any number of questions; and the processor's inputs with its pixels, for `run_tower`.
 
     Raises:
         OptionError: if the processor changes more of the prompt than the part around the video, or writes another
@@ -204,6 +212,7 @@ def prepare_video(
         of_ids = zip(inputs["input_ids"].flatten().tolist(), inputs["mm_token_type_ids"].flatten().tolist())
         types = {token: kind for token, kind in of_ids if kind}
     elif "num_frames" in inputs and cast(Any, processor).video_token not in made:
+        # InternVL's and SmolVLM's stock processors write the tokens of frames as those of images, without types.
         types = {recorder.convert_tokens_to_ids(placeholder_of(processor, made)): VIDEO}
     prepared = PreparedVideo(
         video=video.without_pixels(),
@@ -221,15 +230,15 @@ def prepare_video(
 def prepare_without_pixels(
     processor: ProcessorMixin, video: Video, compression: VideoCompression, scaled_alone: bool
 ) -> PreparedVideo:
-    """Let a processor prepare a video whose features are known, from the frames' size and times alone.
+    """Let a processor prepare a video whose features are known, from the size and the times of its frames alone.
 
-    No pixel is in memory, because the processor is given tensors without values.
+    The processor is given tensors without values, so no pixels are in memory.
 
     Args:
         video: its frames may be without pixels.
-        compression: which placeholders the video has.
-        scaled_alone: whether the frames that share their tokens were scaled without the others, as in a live video, so
-            that their size does not depend on how many there are.
+        compression: says how many tokens and placeholders the video has.
+        scaled_alone: whether each frame, or each group of frames that share their tokens, was scaled by itself, as in a
+            live video. Its size then does not depend on the number of frames.
 
     Raises:
         OptionError: if the processor writes another number of placeholders than the compression knows.
@@ -257,7 +266,8 @@ def prepare_without_pixels(
 def _check_number(written: int, expected: int) -> None:
     if written != expected:
         raise OptionError(
-            f"the processor writes {written} placeholders for the video, which should be {expected}. Take fewer frames."
+            f"the processor writes {written} placeholders for the video, but its features are those of {expected}. "
+            "Use the processor and the settings of frame sizes that the video was encoded with."
         )
 
 

@@ -35,7 +35,7 @@ def answer_many(
     workers: int = 2,
     scale_while_reading: bool = False,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    read: Callable[[str, int], Video] | None = None,
+    read: Callable[..., Video] | None = None,
     **arguments: Any,
 ) -> Generator[AnsweredRequest, None, None]:
     """Ask a model about many videos, and yield each answer as it comes.
@@ -63,8 +63,8 @@ def answer_many(
         workers: threads that read videos. `workers` + `batch_size` videos are in memory at a time.
         scale_while_reading: as in `ask`, for the requests whose video is a file.
         chat_template_kwargs: as in `ask`. Those of a request are added to these, or replace them.
-        read: reads a video's frames in place of `read_video`, and raises a ValueError if it cannot. Several threads
-            call it.
+        read: reads a video's frames in place of `read_video`, and raises a ValueError if it cannot. For a list of
+            pictures, it is given the list of their paths, and `fps` or `times` by keyword. Several threads call it.
         **arguments: as in `ask`, for all requests.
 
     Returns:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..checks import FAMILY_SETTINGS, check_settings, is_watched, whole_number
+from ..checks import FAMILY_SETTINGS, check_scheme, check_settings, in_full, is_watched, whole_number
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import ALIKE, OptionError, brief, did_you_mean, reason_of, sentence
 from ..judging.options import choices_of
@@ -85,12 +87,18 @@ class VideoRequest:
         return stamp_of(self.given, self.video)
 
     def read_by(self, read: Callable[..., Video], num_frames: int) -> Video:
-        """Return the video, read by `read_video` or a function like it if it is not decoded yet."""
+        """Return the video, read by `read_video` or a function like it if it is not decoded yet.
+
+        Args:
+            read: takes a path or a URL and the number of frames. Of a list of pictures it takes the list of their
+                paths, and by keyword `fps` or `times`, whichever the request gives.
+        """
         num_frames = self.num_frames or num_frames
         if isinstance(self.video, str):
             return read(self.video, num_frames)
         if isinstance(self.video, list):
-            return read(self.video, num_frames, fps=self.fps, times=self.times)
+            when = {"fps": self.fps, "times": self.times}
+            return read(self.video, num_frames, **{name: each for name, each in when.items() if each is not None})
         return self.video
 
 
@@ -103,7 +111,7 @@ class AnsweredRequest:
         error: why there is no answer, in one line; None if there is one.
         prompt_tokens, video_tokens, full_prompt_tokens, full_video_tokens, new_tokens: as in `Answer`.
         lost_frames: how many frames of the file could not be decoded.
-        refused: whether the model or the method refused the request. Asking it again would end so again.
+        refused: whether the model or the method refused the request. Asking it again would fail the same way.
     """
 
     request: VideoRequest
@@ -140,7 +148,7 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
     Args:
         given: `video`, and `prompt` or `question`. Optional keys are `id`, `choices` (shown below the question),
             `num_frames`, `max_new_tokens`, `chat_template_kwargs`, settings of `CompressionSettings`, and `fps` or
-            `times` beside a list of pictures. Other keys are kept, except those that read like one of these.
+            `times` beside a list of pictures. Other keys are kept as your own; a near miss of a known key is refused.
         number: the id of a request that has none.
         folder: the folder that paths are relative to.
     """
@@ -148,22 +156,21 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
     try:
         if not isinstance(given, Mapping):
             raise OptionError(f"it is {brief(given)}, but must be a dict with `video` and `prompt`")
-        given = dict(given)
+        given = _plain(given)
         known = id_of(given, number)
         if "prompt" in given and "question" in given:
-            raise OptionError("it has both `prompt` and `question`. Give one of them")
+            raise OptionError("it has both `prompt` and `question`. Give only one")
         asked = "question" if "question" in given else "prompt"
-        check_text(given, asked)
+        _check_text(given, asked)
         options = choices_of(given)
         video = given.get("video")
         of_pictures: dict[str, Any] = {}
-        if isinstance(video, PathLike):
-            video = given["video"] = fspath(video)
         if isinstance(video, list | tuple):
             video, of_pictures = _pictures(given, folder)
         else:
-            if not hasattr(video, "frames"):  # a `Video` has them
-                check_text(given, "video")
+            if not _is_decoded(video):
+                _check_text(given, "video")
+                check_scheme(given["video"])
                 video = video_from(given["video"], folder)
             for name in ("fps", "times"):
                 if given.get(name) is not None:
@@ -189,7 +196,7 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
 
 
 def requests_in(given: Iterable[Mapping[str, Any] | VideoRequest]) -> Iterator[VideoRequest]:
-    """Yield the requests that these are or describe. Raises an OptionError on the second of one id."""
+    """Yield each item as a `VideoRequest`. Raises an OptionError on the second of one id."""
     seen = set()
     for number, each in enumerate(given, start=1):
         request = each if isinstance(each, VideoRequest) else request_of(each, number)
@@ -202,7 +209,8 @@ def requests_in(given: Iterable[Mapping[str, Any] | VideoRequest]) -> Iterator[V
 
 def read_requests(path: Path) -> list[VideoRequest]:
     """Read the requests of a JSONL file, which has a JSON object on each line. Empty lines are skipped. A line that is
-    not such an object, or lacks something, becomes a request with a `problem`.
+    not such an object, or lacks something, becomes a request with a `problem`. Without an id of its own, its id is its
+    line number, as in "4", or "line 4" if another request has that id.
 
     Raises:
         OptionError: on a file that cannot be read or is empty, and on an id that two lines have.
@@ -215,10 +223,24 @@ def read_requests(path: Path) -> list[VideoRequest]:
             problem = f"the request cannot be asked: {sentence(error)}"
             return VideoRequest(str(number), given={"line": line}, problem=problem)
 
-    requests = list(requests_in(request_in(line, number) for number, line in numbered_lines(path, "requests")))
+    requests = [request_in(line, number) for number, line in numbered_lines(path, "requests")]
     if not requests:
-        raise OptionError(f"{str(path)!r} holds no request. Write one JSON object with `video` and `prompt` a line.")
-    return requests
+        raise OptionError(f"{str(path)!r} holds no request. Write one JSON object with `video` and `prompt` per line.")
+    return list(requests_in(_with_free_ids(requests)))
+
+
+def _with_free_ids(requests: Sequence[VideoRequest]) -> list[VideoRequest]:
+    """Return the requests, where those that cannot be asked and have no id of their own are given a free one."""
+    nameless = [each.problem is not None and str(each.given.get("id")) != each.id for each in requests]
+    taken = {each.id for each, is_nameless in zip(requests, nameless) if not is_nameless}
+    found = []
+    for each, is_nameless in zip(requests, nameless):
+        name = each.id
+        while is_nameless and name in taken:
+            name = f"line {name}"
+        taken.add(name)
+        found.append(replace(each, id=name))
+    return found
 
 
 def requests_of_folder(folder: Path, prompt: str) -> tuple[list[VideoRequest], dict[str, list[str]]]:
@@ -226,43 +248,86 @@ def requests_of_folder(folder: Path, prompt: str) -> tuple[list[VideoRequest], d
     as lists of names by kind. Hidden files are skipped.
 
     A file with the suffix of a video counts as one even if it cannot be read, so that its row says why. Other files are
-    opened. The id of a request is the path in the folder.
+    opened. The id of a request, and the video that it was given, is the path in the folder. Its `video` is absolute,
+    because a name in the folder may begin with `~`, which in a relative path means a home folder.
 
     Raises:
         OptionError: if there is no such folder, or no video in it.
     """
     if not folder.is_dir():
         raise OptionError(f"`--videos` is {str(folder)!r}, but there is no such folder. For one file pass --video.")
-    found: dict[str, list[str]] = {}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if not any(part.startswith(".") for part in name.parts):
-            found.setdefault(_kind_of(path), []).append(name.as_posix())
-    found.pop("folders", None)
+    paths = sorted(folder.rglob("*"))
+    kinds: dict[str, dict[str, None]] = {}  # names by kind; a folder that cannot be entered is found with each entry
+    for path in paths:
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            kind, entry = _kind_of(path)
+            kinds.setdefault(kind, {})[entry.relative_to(folder).as_posix()] = None
+    kinds.pop("folders", None)
+    found = {kind: list(names) for kind, names in kinds.items()}
     names = found.pop("videos", [])
     if not names:
-        held = " and ".join(f"{len(others):,} {kind}" for kind, others in found.items()) or "nothing else"
-        raise OptionError(f"{str(folder)!r} holds no video, but {held}. Name a folder with videos.")
+        held = " and ".join(f"{len(others):,} {kind}" for kind, others in found.items())
+        rest = f"holds no video, but {held or 'hidden files or empty folders'}" if paths else "is empty"
+        raise OptionError(f"{str(folder)!r} {rest}. Name a folder with videos.")
     requests = [
-        request_of({"id": name, "video": name, "prompt": prompt}, i, folder) for i, name in enumerate(names, start=1)
+        replace(
+            request_of({"id": name, "video": name, "prompt": prompt}, i, folder), video=str((folder / name).absolute())
+        )
+        for i, name in enumerate(names, start=1)
     ]
     return requests, found
 
 
-def _kind_of(path: Path) -> str:
-    """Return what an entry of a folder of videos is."""
+def _kind_of(path: Path) -> tuple[str, Path]:
+    """Return what an entry of a folder of videos is, and the entry, or else its folder, if that cannot be entered."""
     from ..video.file import is_video
 
     named_so = path.suffix.lower() in VIDEO_SUFFIXES
-    if path.is_file():
-        return "videos" if named_so or is_video(str(path)) else "files that hold no video"
-    if path.is_symlink():
-        return "links to folders" if path.is_dir() else "links that lead nowhere"
-    if not path.is_dir():
-        return "pipes or devices"
-    if not os.access(path, os.R_OK | os.X_OK):
-        return "folders that cannot be read"
-    return "folders named like videos" if named_so else "folders"
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if os.path.islink(path):
+            return "links that lead nowhere", path
+        is_locked = isinstance(error, PermissionError)
+        return ("folders that cannot be read", path.parent) if is_locked else ("files that cannot be read", path)
+    if stat.S_ISREG(mode):
+        kind = "videos" if named_so or is_video(str(path.absolute())) else "files that hold no video"
+    elif not stat.S_ISDIR(mode):
+        kind = "pipes or devices"
+    elif os.path.islink(path):
+        kind = "links to folders"
+    elif not os.access(path, os.R_OK | os.X_OK):
+        kind = "folders that cannot be read"
+    else:
+        kind = "folders named like videos" if named_so else "folders"
+    return kind, path
+
+
+def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request in which NumPy's integers, a path and a tuple of options are what a line of JSON would hold."""
+    is_number = {name: isinstance(each, Integral) and not isinstance(each, bool) for name, each in given.items()}
+    given = {name: int(each) if is_number[name] else each for name, each in given.items()}
+    if isinstance(given.get("video"), PathLike):
+        given["video"] = fspath(given["video"])
+    if isinstance(given.get("choices"), tuple):
+        given["choices"] = list(given["choices"])
+    return given
+
+
+def _is_decoded(video: object) -> bool:
+    if video is None or isinstance(video, str):  # so that no library is imported for these
+        return False
+    from ..video.reading import Video
+
+    return isinstance(video, Video)
+
+
+def _check_text(given: Mapping[str, Any], key: str) -> None:
+    """Check that the value of a key is a text, and not a blank one. Raises an OptionError if not."""
+    value = given.get(key)
+    if isinstance(value, str) and not value.strip():
+        raise OptionError(f"`{key}` is {brief(value)}, but must not be blank")
+    check_text(given, key)
 
 
 def _pictures(given: dict[str, Any], folder: Path) -> tuple[list[str], dict[str, Any]]:
@@ -277,13 +342,15 @@ def _pictures(given: dict[str, Any], folder: Path) -> tuple[list[str], dict[str,
     on_a_clock(len(names), when.get("fps"), when.get("times"), None)
     if "times" in when:
         when["times"] = [float(each) for each in when["times"]]  # arrays cannot be compared with those of the next
+    for name in names:
+        check_scheme(name)
     return [video_from(name, folder) for name in names], when
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a request gives. Null means the run's own. Raises an OptionError on a bad one."""
     for name in OF_THE_MODEL:
-        if name in given:
+        if given.get(name) is not None:
             raise OptionError(f"`{name}` is {brief(given[name])}, but belongs to the model. Set it for the whole run")
     for name in ("do_sample", "temperature"):
         if given.get(name):
@@ -291,10 +358,12 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
                 f"`{name}` is {brief(given[name])}, but a request cannot ask for samples. Leave it out, or pass it to "
                 "`answer_many` for all requests"
             )
-    for name in (str(each) for each in given if each not in NAMES):
-        if name.startswith(("compression_", "retention_", "max_video")):
-            hint = did_you_mean(name, SETTING_NAMES)
-            raise OptionError(f"{name!r} is not a setting of VidCom². They are: {', '.join(SETTING_NAMES)}.{hint}")
+    for name in (str(each) for each in given if each not in (*NAMES, *OF_THE_MODEL)):
+        if in_full(name) != name or name.startswith(("compression_", "retention", "max_video")):
+            hint = did_you_mean(in_full(name), SETTING_NAMES)
+            raise OptionError(
+                f"{name!r} is not a setting of VidCom².{hint} The settings are: {', '.join(SETTING_NAMES)}."
+            )
         hint = did_you_mean(name, NAMES, ALIKE)
         if hint:
             raise OptionError(f"{name!r} has no meaning here.{hint}")
@@ -322,6 +391,4 @@ def _template_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _count(given: Mapping[str, Any], name: str) -> int | None:
     value = given.get(name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise OptionError(f"`{name}` is {brief(value)}, but must be a whole number, at least 1")
-    return value
+    return None if value is None else whole_number(name, value)

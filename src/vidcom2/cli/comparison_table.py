@@ -68,6 +68,8 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
     repeats = len(short.total_seconds_each)
     if repeats > 1:
         out.print(f"Times are medians of {repeats} (least–most); prefill is the language model's.", style="dim")
+    if result.other is not None and result.other_kept_share != result.kept_share:
+        out.print(escape(_unequal(result)), style="yellow", highlight=False, soft_wrap=True)
     for name, measured in result.too_long().items():
         out.print(
             f"[yellow]Too long:[/] {name} has {measured.prompt_tokens:,} prompt tokens and positions up to "
@@ -97,6 +99,16 @@ def _print_heads(**heads: str | None) -> None:
     for name, text in heads.items():
         if text is not None:
             out.print(f"[bold]{name:8}[/]{escape(text)}", highlight=False)
+
+
+def _unequal(result: "Comparison") -> str:
+    """Say how many tokens the other method keeps, where these are not as many."""
+    scored = result.tokens_per_frame * len(result.frame_budgets)
+    kept, others = (round(share * scored) for share in (result.kept_share, result.other_kept_share or 0.0))
+    return (
+        f"Not as many tokens: of the {scored:,} scored tokens, {result.other_method} keeps {others:,} instead of "
+        f"{kept:,}. Both may keep as many if the compressed side keeps more (--retention-ratio, --max-video-tokens)."
+    )
 
 
 def _meanings(result: "Comparison") -> str:

@@ -59,7 +59,7 @@ class RunOptions(VideoOptions):
     against: Annotated[
         str | None,
         typer.Option(
-            help="Another method to compare with. It answers with the same number of tokens.",
+            help="Another method to compare with. It keeps as many tokens, or the fewest that it can keep.",
             metavar="METHOD",
             show_default=f"{DEMO_AGAINST} in the demo",
         ),

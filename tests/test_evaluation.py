@@ -181,6 +181,7 @@ def test_each_line_of_the_file_is_a_question(tmp_path: Path) -> None:
         ({"video": "a.mp4", "qestion": "What?"}, "`question` is missing.*'qestion'"),
         ({"video": "a.mp4", "prompt": "What?"}, "`question` is missing.*`prompt`"),
         (GOOD | {"video": " "}, "`video` is ' '"),
+        (GOOD | {"video": "rtsp://x.org/a"}, "'rtsp://x.org/a' is a URL of the scheme 'rtsp'"),
         (GOOD | {"kind": 1}, "`kind` is 1"),
         (GOOD | {"kind": "two\nlines"}, r"`kind` is 'two\\nlines', but must be a text of one line"),
         (GOOD | {"id": True}, "`id` is True"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import Family, change_json
 from rich.console import Console
-from test_cli import shown_by, told_by, vidcom2
+from test_cli import mistake, shown_by, told_by, vidcom2
 
 import vidcom2 as vidcom2_package
 from vidcom2 import VideoTokens, register_score_method
@@ -117,6 +117,11 @@ def test_without_a_baseline_the_full_prompt_never_runs(checkpoint: Checkpoint, v
     assert {ratio for ratio, *_ in scripted} == {0.25} and measured.uncompressed is None
     inputs = prepare_inputs(checkpoint.processor, "What?", video)
     assert measured.full_prompt_tokens == inputs["input_ids"].shape[1]
+
+
+def test_a_budget_that_the_method_cannot_keep_to_is_a_mistake_of_the_user() -> None:
+    said = mistake("run", "--num-frames", 5, "--compression-method", "evs", "--max-video-tokens", 10)
+    assert "`--max-video-tokens` is 10, but `compression_method='evs'` needs 25 of the 125 tokens" in said
 
 
 def test_a_method_that_cannot_keep_so_few_tokens_is_said_to_keep_more() -> None:

@@ -323,7 +323,7 @@ def within_budget(
         kept: returns how many tokens a result of `compress` keeps.
 
     Raises:
-        ValueError: if the method keeps more tokens than the budget at the lower ratio too.
+        TooFewTokensError: if the method keeps more tokens than the budget at the lower ratio too.
     """
     budget, num_tokens = settings.max_video_tokens, num_frames * tokens_per_frame
     if budget is None or num_tokens <= budget:
@@ -343,10 +343,11 @@ def within_budget(
     else:
         if least <= budget:
             return result
-    raise ValueError(
+    raise TooFewTokensError(
+        least,
         f"`max_video_tokens` is {budget}, but `compression_method={method.name!r}` needs {least} of the {num_tokens} "
         f"tokens of this video ({num_frames} frames of {tokens_per_frame}), even at a lower ratio. Pass {least} or "
-        "more, fewer frames, or another method."
+        "more, fewer frames, or another method.",
     )
 
 

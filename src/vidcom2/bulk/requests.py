@@ -15,7 +15,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..checks import FAMILY_SETTINGS, check_scheme, check_settings, in_full, is_watched, whole_number
+from ..checks import FAMILY_SETTINGS, check_settings, in_full, is_watched, whole_number
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import ALIKE, OptionError, brief, did_you_mean, reason_of, sentence
 from ..judging.options import choices_of
@@ -170,7 +170,6 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
         else:
             if not _is_decoded(video):
                 _check_text(given, "video")
-                check_scheme(given["video"])
                 video = video_from(given["video"], folder)
             for name in ("fps", "times"):
                 if given.get(name) is not None:
@@ -342,8 +341,6 @@ def _pictures(given: dict[str, Any], folder: Path) -> tuple[list[str], dict[str,
     on_a_clock(len(names), when.get("fps"), when.get("times"), None)
     if "times" in when:
         when["times"] = [float(each) for each in when["times"]]  # arrays cannot be compared with those of the next
-    for name in names:
-        check_scheme(name)
     return [video_from(name, folder) for name in names], when
 
 

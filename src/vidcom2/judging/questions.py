@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..checks import local_path
+from ..checks import check_scheme, local_path
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError, brief, did_you_mean, option_name, sentence
 from ..records.jsonl import json_object, numbered_lines
@@ -195,6 +195,8 @@ def _meant(given: Mapping[str, Any], key: str) -> str:
 
 
 def video_from(video: str, folder: Path) -> str:
-    """Return the video that a line of a file in this folder names: a URL unchanged, a path relative to the folder."""
+    """Return the video that a line of a file in this folder names: a URL unchanged, a path relative to the folder.
+    Raises an OptionError on a URL of another kind."""
+    check_scheme(video)
     path = local_path(video)
     return video if path is None else str(folder / path)

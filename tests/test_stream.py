@@ -5,6 +5,7 @@ import re
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make_clips import number_of, write_clip
+from make_clips import number_of, numbered, remuxed, write_clip
 from test_chat import chat
 from test_cli_errors import mistake
 
@@ -230,6 +231,75 @@ def test_the_segments_of_a_playlist_are_played_at_their_own_speed(
     assert clock[-1] == pytest.approx(3.5)
 
 
+@pytest.mark.parametrize("name", ["live.mkv", "clip.ts", "clip.h264"])
+def test_a_file_at_a_url_is_played_at_its_own_speed_without_a_known_duration(
+    name: str, tmp_path: Path, clock: list[float]
+) -> None:
+    """The server states its length."""
+    tick = None if name == "clip.h264" else Fraction(1, 1000)
+    path = write_clip(tmp_path / f"whole-{name}", [i / 25 for i in range(FRAMES)], tick=tick, options={"bf": "0"})
+    if name == "live.mkv":
+        path = remuxed(path, tmp_path / name, live="1")
+    with serving(partial(Folder, directory=str(tmp_path))) as url, LiveSource(f"{url}/{path.name}", fps=2) as source:
+        shown = shown_until(source, 38)
+    assert shown == [(number, pytest.approx(number / 25, abs=1e-3)) for number in (0, 13, 25, 38)]
+    assert source.reopened == source.dropped == 0
+
+
+def test_a_warning_says_that_a_file_without_a_length_counts_as_live(tmp_path: Path, clock: list[float]) -> None:
+    path = write_clip(tmp_path / "clip.ts", [i / 25 for i in range(FRAMES)], options={"bf": "0"})
+    warned = pytest.warns(UserWarning, match=r"sent 2.0 s of video in 0.0 s and ended.*Download it, and pass its path")
+    with served([path.read_bytes()] * 3) as url, warned, LiveSource(url, fps=25) as source:
+        until = monotonic() + 30
+        while not source.reopened and monotonic() < until:
+            source._waiting = None  # as if the frame was taken
+            sleep(0.01)
+
+
+def test_a_source_that_does_not_come_back_says_why(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again, and shown once it is there again."""
+    monkeypatch.setattr(live_source, "LONGEST_PAUSE", 0.05)
+    data, gone, asked = clip.read_bytes(), threading.Event(), []
+
+    class Server(Folder):
+        def do_GET(self) -> None:
+            asked.append(gone.is_set())
+            self.send_response(404 if gone.is_set() else 200)
+            self.send_header("Content-Length", "0" if gone.is_set() else str(len(data)))
+            self.end_headers()
+            self.wfile.write(b"" if gone.is_set() else data)
+
+    with serving(Server) as url, LiveSource(f"{url}/clip.mkv", fps=1) as source:
+        next(source)
+        with pytest.warns(UserWarning, match=r"clip.mkv' broke off and has not come back: .*404 Not Found") as warned:
+            gone.set()
+            until = monotonic() + 30
+            while asked.count(True) < 6 and monotonic() < until:
+                sleep(0.01)
+        assert "404" in str(source.last_error) and len(warned) == 1
+        source._waiting = None
+        gone.clear()
+        next(source)
+        assert source.last_error is None and source.reopened
+
+
+@pytest.mark.parametrize(("shape", "is_stretched"), [((48, 96), True), ((128, 192), False)])
+def test_a_source_that_comes_back_in_another_shape_is_stretched_with_one_warning(
+    shape: tuple[int, int], is_stretched: bool, clip: Path, tmp_path: Path, clock: list[float]
+) -> None:
+    times = [i / 25 for i in range(FRAMES)]
+    other = write_clip(tmp_path / "other.mkv", times, picture=lambda i: numbered(i, *shape))
+    parts = [clip.read_bytes(), *[other.read_bytes()] * 3]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with served(parts) as url, LiveSource(url, fps=2) as source:
+            while source.reopened < 2:
+                assert next(source)[0].shape == (64, 96, 3)
+    messages = [str(each.message) for each in caught]
+    assert len(messages) == is_stretched
+    assert all("came back with 96 × 48 pixels instead of 96 × 64" in message for message in messages)
+
+
 CAMERAS_WITHOUT_TIMES = {
     "h264": ("libx264", "yuv420p", {"bf": "0", "tune": "zerolatency"}),
     "mjpeg": ("mjpeg", "yuvj420p", {}),
@@ -289,6 +359,8 @@ MISTAKES = {
     "no file": (["none.mp4"], r"no video file 'none.mp4'. Pass a file, a URL .* rtsp, .* or `camera`"),
     "an unknown scheme": (["gopher://host/x"], "no video file 'gopher://host/x'"),
     "no server": (["tcp://127.0.0.1:1"], "cannot open the live video .*Connection refused. Does the address"),
+    "no number of a camera": (["camera:x"], r"no camera 'camera:x'. The first .* `camera` .* the second `camera:1`"),
+    "a camera in upper case": (["Camera"], "no camera 'Camera'.* in lower case"),
     "no camera": (["camera:99"], "cannot open the live video 'camera:99'.* plugged in"),
     "no video": ([__file__], "cannot read the video .*Is it a video file"),
     "no frame rate": (["none.mp4", "--fps", 0], "`--fps` is 0.0, but must be"),
@@ -324,6 +396,45 @@ def test_at_the_rate_of_a_file_all_its_frames_are_shown(
     path = write_clip(tmp_path / name, [i / rate for i in range(60)], rate=rate, tick=tick, options=options)
     shown = [(number_of(frame), seconds) for frame, seconds in played(str(path), rate)]
     assert shown == [(number, pytest.approx(number / rate, abs=6e-4)) for number in range(60)]
+
+
+def test_a_file_is_played_on_where_its_time_stamps_jump_ahead(tmp_path: Path) -> None:
+    """All from the 25th frame on, or that of the last frame."""
+    right = [i / 25 for i in range(FRAMES)]
+    for name, first, message in (
+        ("all.mkv", 25, "from 1.0 s to 95443.0 s"),
+        ("last.mkv", FRAMES - 1, "from 1.9 s to 95444.0 s"),
+        ("all.mp4", 25, "from 1.0 s to 95443.0 s"),
+    ):
+        times = [second + 95_442 * (i >= first) for i, second in enumerate(right)]
+        path = write_clip(tmp_path / name, times, options={"bf": "0"})
+        with pytest.warns(UserWarning, match=rf"{name}' jump {message}") as warned:
+            shown = [seconds for _, seconds in played(str(path), 25)]
+        assert len(warned) == 1 and shown == pytest.approx(right, abs=2e-3)
+
+
+def test_a_file_without_frames_for_less_than_half_of_its_duration_keeps_its_times(tmp_path: Path) -> None:
+    times = [0.0, 20.0, 40.04, 55.08, 70.0]
+    path = write_clip(tmp_path / "clip.mkv", times, options={"bf": "0"})
+    assert [seconds for _, seconds in played(str(path), 25)] == pytest.approx(times, abs=2e-3)
+
+
+@pytest.mark.parametrize("fps", ["2", None, 0, -1, float("inf"), float("nan"), True])
+def test_a_frame_rate_that_is_no_positive_number_is_refused(fps: Any, clip: Path) -> None:
+    for play in (lambda: LiveSource(clip, fps), lambda: list(played(str(clip), fps))):
+        with pytest.raises(VideoError, match=re.escape(f"`fps` is {fps!r}, but must be a finite number above 0")):
+            play()
+
+
+def test_a_source_may_be_a_path_and_nothing_else_than_a_text(clip: Path) -> None:
+    with LiveSource(clip) as source:
+        assert source.is_file and number_of(next(source)[0]) == 0
+    wrong: Any
+    for wrong in (3, None, b"clip.mkv"):
+        with pytest.raises(
+            VideoError, match=re.escape(f"`source` is {wrong!r}, but must be a path, a URL or `camera`")
+        ):
+            LiveSource(wrong)
 
 
 class OneFrame(list):

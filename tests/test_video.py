@@ -3,6 +3,7 @@
 import itertools
 import re
 import warnings
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import av
 import make_clips
 import numpy as np
 import pytest
+import torch
 from make_clips import HEIGHT, WIDTH, joined, number_of, numbered, numbers, with_bad_packets, write_clip
 from PIL import Image
 from transformers.video_utils import VideoMetadata, load_video
@@ -20,6 +22,7 @@ from vidcom2.judging.questions import video_from
 from vidcom2.records.fingerprints import video_stamp
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video import decoding as video_decoding
+from vidcom2.video import reading
 from vidcom2.video.file import is_video
 from vidcom2.video.live_source import LiveSource, played
 from vidcom2.video.reading import Video, VideoError, check_video, read_video
@@ -271,12 +274,33 @@ def test_a_list_of_pictures_is_refused_by_what_is_wrong_with_it(pictures: list[P
         ({}, "`fps=2`"),
         ({"fps": 2, "source": [*pictures, tmp_path / "missing.png"]}, "there is no picture '.*missing.png'"),
         ({"fps": 2, "source": [*pictures, tmp_path / "text.png"]}, "cannot read the picture '.*text.png'"),
-        ({"fps": 2, "source": [*pictures, tmp_path / "small.png"]}, "of different shapes"),
+        (
+            {"fps": 2, "source": [*pictures, tmp_path / "small.png"]},
+            r"small.png' has 32 × 32 pixels, but those before it have 96 × 64. Bring .* the `size` of `read_video`",
+        ),
+        ({"fps": 2, "num_frames": 2, "source": [*pictures[:2], "gone.png", *pictures]}, "no picture 'gone.png'"),
+        ({"times": [*range(29), 1e13]}, r"`times` reaches 1e\+13 s, .* divide milliseconds by 1e3"),
         ({"fps": 2, "source": str(DEMO_VIDEO)}, "`fps` is for a list of pictures"),
         ({"times": [1, 2]}, "`times` holds 2 seconds, but there are 30 frames"),
     ):
         with pytest.raises(VideoError, match=message):
             read_video(**{"source": pictures, "num_frames": 40, **wrong})
+
+
+def test_pictures_of_different_sizes_are_scaled_one_after_the_other(
+    pictures: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.fromarray(numbered(1, 128, 96)).save(pictures[1])
+    steps: list[str] = []
+
+    def seen(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments, **rest: (steps.append(name), function(*arguments, **rest))[1]
+
+    monkeypatch.setattr(reading, "rgb_frames", seen("read", reading.rgb_frames))
+    monkeypatch.setattr(Image.Image, "resize", seen("scale", Image.Image.resize))
+    video = read_video(pictures[:3], fps=1, size=(32, 48))
+    assert numbers(video.frames) == [0, 1, 2] and video.frames.shape == (3, 32, 48, 3)
+    assert steps == ["read", "scale"] * 3
 
 
 # -- damage -----------------------------------------------------------------------------------------------------------
@@ -455,3 +479,39 @@ def test_an_argument_of_the_wrong_kind_is_refused_by_name(arguments: dict[str, A
     ((name, value),) = arguments.items()
     with pytest.raises(VideoError, match=re.escape(f"`{name}` is {value!r}, but must be {accepted}")):
         read_video(**{"source": DEMO_VIDEO, "num_frames": 4} | arguments)
+
+
+def test_frames_that_are_decoded_already_are_refused_with_what_takes_them() -> None:
+    array = np.zeros((2, 8, 8, 3), np.uint8)
+    frames: Any
+    for frames in (array, list(array), [Image.fromarray(array[0])], torch.from_numpy(array)):
+        with pytest.raises(VideoError, match=r"`source` is of the type .* already, call `vidcom2.Video.from_frames`"):
+            read_video(frames)
+
+
+@pytest.mark.parametrize("size", [(16384, 16384), lambda *_: (16384, 16384)], ids=["numbers", "a function"])
+def test_a_size_that_no_frame_can_have_is_refused_by_name(
+    size: Any, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound on pixels comes first, and then that of FFmpeg."""
+    for arguments in ({"source": DEMO_VIDEO}, {"source": pictures, "fps": 1}):
+        with pytest.raises(
+            VideoError, match=r"`size` .*\(16384, 16384\), .* 268,435,456 pixels.*VIDCOM2_MAX_FRAME_PIXELS"
+        ):
+            read_video(**arguments, num_frames=1, size=size)
+    monkeypatch.setenv("VIDCOM2_MAX_FRAME_PIXELS", str(10**9))
+    with pytest.raises(VideoError, match=r"FFmpeg cannot scale .* a height of 16384 .* Pass a smaller `size`"):
+        read_video(DEMO_VIDEO, 1, size=size)
+
+
+@pytest.mark.parametrize("wrong", [84, (84,), (84, 0), "84"])
+def test_a_function_that_returns_no_size_is_named(wrong: Any, clips: Path) -> None:
+    message = f"for frames 64 pixels high and 96 wide, the function `size` returned {wrong!r}, but must return height"
+    with pytest.raises(VideoError, match=re.escape(message)):
+        read_video(clips / "constant.mp4", 4, size=lambda *_: wrong)
+
+
+@pytest.mark.parametrize("fps", [float("nan"), float("inf"), 0, -1.0, "2", None])
+def test_a_video_has_a_frame_rate(fps: Any) -> None:
+    with pytest.raises(VideoError, match=re.escape(f"`fps` is {fps!r}, but must be a finite number above 0")):
+        Video(np.zeros((1, 8, 8, 3), np.uint8), np.arange(1), fps, 1)

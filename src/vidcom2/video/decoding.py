@@ -8,7 +8,7 @@ from typing import TypeAlias
 import av
 import numpy as np
 from av.container import InputContainer
-from av.error import FFmpegError
+from av.error import ArgumentError, FFmpegError
 from av.video.frame import PictureType
 
 from .file import Progress, VideoError, check_pixels, opened, packets, video_stream
@@ -304,7 +304,13 @@ def rgb_pixels(
         pixels = frame.to_ndarray(format="rgb24", width=first.width, height=first.height)
     else:
         height, width = stored if wanted is None else reversed(wanted) if is_turned else wanted
-        pixels = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation=BICUBIC)
+        try:
+            pixels = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation=BICUBIC)
+        except ArgumentError as error:  # the file is not to blame: FFmpeg has bounds of its own
+            raise VideoError(
+                f"FFmpeg cannot scale the frames of {source!r} to a height of {height} and a width of {width} pixels. "
+                "Pass a smaller `size`."
+            ) from error
     return _upright(pixels, *matrix)
 
 

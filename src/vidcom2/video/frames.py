@@ -15,6 +15,7 @@ from ..errors import brief
 from .file import VideoError, check_pixels, local_file
 
 CLOCK = 1_000_000  # ticks per second of times that come without the frame rate of their file
+MOST_TICKS = 2**53  # up to which float64 holds every whole number; 285 years of the clock
 OFF_THE_CLOCK = 0.01  # how far a time may lie from that of a frame, in units of 1 / fps seconds
 # Formats that PIL reads itself. It looks at the content, not the name, and for PostScript it starts Ghostscript.
 PICTURES = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
@@ -70,11 +71,12 @@ def on_a_clock(
             "Nothing says when the frames are shown, and video LLMs need to know it. Pass `fps`, how many of them a "
             f"second has, such as `fps=2`, or the second at which each is shown, such as `times={example}`."
         )
-    rate = CLOCK if fps is None else _positive("fps", fps)
+    rate = CLOCK if fps is None else positive("fps", fps)
     if times is None:
         indices, end = np.arange(num_frames), num_frames / rate
     else:
         seconds = _checked_times(times, num_frames)
+        _check_ticks("times", float(seconds[-1]), rate)
         indices = np.rint(seconds * rate).astype(np.int64)
         if fps is not None and np.abs(indices - seconds * rate).max() > OFF_THE_CLOCK:
             raise VideoError(
@@ -87,7 +89,8 @@ def on_a_clock(
         if fps is None and num_frames > 1:
             step = (seconds[-1] - seconds[0]) / (num_frames - 1)
         end = float(seconds[-1] + step)
-    length = end if duration is None else _positive("duration", duration)
+    length = end if duration is None else positive("duration", duration)
+    _check_ticks("duration", length, rate)
     total = round(length * rate)
     if total <= indices[-1]:
         raise VideoError(
@@ -104,11 +107,16 @@ def is_list_of_pictures(frames: Any) -> bool:
     )
 
 
-def _picture(name: str | PathLike[str]) -> np.ndarray:
-    name = fspath(name)
+def check_picture_file(name: str) -> None:
+    """Check that a path leads to a file. Raises a VideoError if it does not. A URL is not looked up."""
     local = local_path(name)
     if local is not None and not Path(local).is_file():
         raise VideoError(f"there is no picture {name!r}. Pass paths or http(s) URLs.")
+
+
+def _picture(name: str | PathLike[str]) -> np.ndarray:
+    name = fspath(name)
+    check_picture_file(name)
     with local_file(name, lambda *_: None) as path:
         return read_picture(path, name)
 
@@ -180,10 +188,20 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
     return np.rint(array * 255).astype(np.uint8) if kind == "f" else array.astype(np.uint8)
 
 
-def _positive(name: str, value: Any) -> float:
+def positive(name: str, value: Any) -> float:
+    """Return a number as a float. Raises a VideoError if it is not finite and above 0."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
         raise VideoError(f"`{name}` is {brief(value)}, but must be a finite number above 0.")
     return float(value)
+
+
+def _check_ticks(name: str, seconds: float, rate: float) -> None:
+    if not seconds * rate <= MOST_TICKS:
+        raise VideoError(
+            f"`{name}` reaches {seconds:g} s, but at {rate:g} ticks per second a video can last "
+            f"{MOST_TICKS / rate:.3g} s at most. It is counted in seconds: divide milliseconds by 1e3, and nanoseconds "
+            "by 1e9."
+        )
 
 
 def _checked_times(times: Any, num_frames: int) -> np.ndarray:

@@ -2,8 +2,10 @@
 
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
-from math import floor, inf
+from math import floor
+from os import PathLike, fspath
 from pathlib import Path
 from threading import Condition, Event, Thread
 from time import monotonic
@@ -16,9 +18,10 @@ from av.error import ExitError, FFmpegError
 from av.format import Flags
 
 from ..checks import local_path
-from ..errors import brief
-from .decoding import rgb_pixels
+from ..errors import brief, sentence
+from .decoding import MOST_SQUARE, rgb_pixels
 from .file import FORMATS, VideoError, local_file, opened, packets, video_stream
+from .frames import positive
 from .reading import check_video
 
 SCHEMES = ("http", "https", "rtsp", "rtsps", "rtmp", "rtmps", "tcp", "udp")
@@ -29,7 +32,9 @@ OF_STREAMS = {  # playlists lead to sound and subtitles too, and to no file of t
 CAMERAS = {"linux": "v4l2", "darwin": "avfoundation", "win32": "dshow"}  # FFmpeg's name of a system's cameras
 TIMEOUT = 5.0  # seconds that a source may send nothing, before it counts as broken off; closing may take as long
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a source that broke off is opened again
+FAILURES_BEFORE_WARNING = 3  # how often in a row a source may fail before a warning says so
 JUMP_BACK, JUMP_AHEAD = 1.0, 10.0  # seconds; time stamps that jump further begin to count anew
+FASTER = 4  # what arrives this many times as fast as it is shown is a file, not filmed at the moment
 ROUNDING = 0.001  # seconds; Matroska rounds times to so much
 
 
@@ -38,34 +43,40 @@ class LiveSource:
 
     A thread reads the source at its own speed, a file too, whether or not frames are taken. Of the frames that arrive
     in the meantime only the newest waits. A source other than a file that ends or breaks off is opened again, after
-    pauses that grow. Use it in a `with` statement: its end closes the source.
+    pauses that grow. A warning gives the reason if that fails repeatedly. Use it in a `with` statement: its end closes
+    the source.
+
+    A file at a URL, too, is played at its own speed. It is recognised by its duration, or by the length that its server
+    states. If neither is known, it counts as a stream, of which everything that arrives at once is passed over, and a
+    warning says so.
 
     Yields:
         (frame, seconds): (height, width, 3) uint8, upright, all of one size; and when it is shown, in seconds from the
         first frame. A file begins when its first frame is asked for.
 
     Args:
-        source: a file; a URL of one of `SCHEMES`; `"camera"`, or `"camera:1"` for the second camera.
-        fps: the most frames of a second that are shown.
+        source: the path of a file; a URL of one of `SCHEMES`; `"camera"`, or `"camera:1"` for the second camera.
+        fps: yield at most this many frames per second.
 
     Attributes:
-        is_file: whether the source is a file, which has an end.
+        is_file: whether the source is a file of this machine, which is played once.
         dropped: how many frames were replaced by newer ones because they were not taken in time.
         reopened: how often the source was opened again.
+        last_error: why the source broke off or could not be opened again; None once it shows frames again.
 
     Raises:
-        VideoError: if the source cannot be opened or shows no video.
+        VideoError: if an argument is outside what is accepted, or if the source cannot be opened or shows no video.
     """
 
-    def __init__(self, source: str, fps: float = 2.0) -> None:
-        if not 0 < fps < inf:
-            raise VideoError(f"`fps` is {brief(fps)}, but must be a number of frames a second, above 0.")
-        self.source, self.fps = source, fps
+    def __init__(self, source: str | PathLike[str], fps: float = 2.0) -> None:
+        self.source, self.fps = _checked_source(source), positive("fps", fps)
         self.dropped, self.reopened = 0, 0
-        self.is_file = not _is_url(source) and _camera(source) is None
+        self.last_error: Exception | None = None
+        self.is_file = not _is_url(self.source) and _camera(self.source) is None
         self._started: float | None = None  # when the first frame was shown, by the clock of this machine
-        self._slot = -1  # which of the 1 / fps seconds the last frame is of
-        self._shape: tuple[int, int] | None = None
+        self._slot = -1  # index of the 1/fps-second slot of the last frame
+        self._shape: tuple[int, int] | None = None  # height and width of all frames
+        self._is_stretched = False  # whether a warning said that frames are stretched to that shape
         self._waiting: tuple[np.ndarray, float] | None = None
         self._error: Exception | None = None
         self._opened, self._begun, self._stopping, self._changed = Event(), Event(), Event(), Condition()
@@ -117,10 +128,7 @@ class LiveSource:
         try:
             if self.is_file:
                 if not Path(local_path(self.source) or "").is_file():
-                    raise VideoError(
-                        f"there is no video file {self.source!r}. Pass a file, a URL that begins with one of "
-                        f"{', '.join(SCHEMES)}, or `camera`."
-                    )
+                    raise _no_source(self.source)
                 check_video(self.source)
                 self._opened.set()
                 self._begun.wait()
@@ -144,18 +152,23 @@ class LiveSource:
             self._changed.notify_all()
 
     def _play_again_and_again(self, container: InputContainer | None) -> None:
-        pause = FIRST_PAUSE
+        pause, failures = FIRST_PAUSE, 0
         while not self._stopping.is_set():
-            before = self._slot
+            before, error = self._slot, None
             try:
                 if container is None:
                     container = self._open()
                     self.reopened += 1
                 with container:
                     self._play(container)
-            except (FFmpegError, VideoError):  # the network failed, or the server has no video yet
-                pass
+            except (FFmpegError, VideoError) as failure:  # the network failed, or the server has no video yet
+                self.last_error = error = failure
             container = None
+            failures = 0 if error is None or self._slot > before else failures + 1
+            if failures == FAILURES_BEFORE_WARNING and not self._stopping.is_set():
+                reason = error.strerror if isinstance(error, FFmpegError) else error
+                problem = f"the live video {self.source!r} broke off and has not come back: {sentence(reason)}"
+                warnings.warn(f"{problem} It is opened again at least every {LONGEST_PAUSE:g} s.", stacklevel=2)
             pause = FIRST_PAUSE if self._slot > before else min(2 * pause, LONGEST_PAUSE)
             self._stopping.wait(pause)
 
@@ -164,20 +177,22 @@ class LiveSource:
         stream = video_stream(container, self.source)
         stream.thread_type = "SLICE"  # frames decoded at once would be shown late
         # Files, and the segments of HLS and DASH, may arrive faster than they are to be shown.
-        is_paced = bool(container.duration) or container.format.name in ("hls", "dash")
+        is_paced = _is_file(container) or container.format.name in ("hls", "dash")
         by_arrival = not is_paced and container.format.flags & Flags.no_timestamps.value
-        shape = self._shape
+        size = None if self._shape is None else self._size
         first, last, zero = None, 0.0, 0.0  # `zero` is when the source's clock would have shown 0
-        for frame, stamp in _stamped(stream, container.demux(stream)):
+        sent, took, start = 0.0, 0.0, (0.0, 0.0)  # how many seconds of video came, and in how many seconds
+        for frame, stated in _stamped(stream, container.demux(stream)):
             if self._stopping.is_set():
                 return
             now = self._now()
-            stamp = now if by_arrival else stamp
+            stamp = now if by_arrival else stated
             if first is None or not -JUMP_BACK <= stamp - last <= JUMP_AHEAD:
-                zero = now - stamp
-            if not is_paced:  # the frame that was on its way for the shortest time tells what the source's clock shows
+                zero, start = now - stamp, (stated, now)
+            if not is_paced:  # the frame with the least delay so far best estimates the offset to the source's clock
                 zero = min(zero, now - stamp)
             first, last = first or frame, stamp
+            sent, took = stated - start[0], now - start[1]
             seconds = zero + stamp
             slot = floor((seconds + ROUNDING) * self.fps)
             if slot <= self._slot:
@@ -185,9 +200,28 @@ class LiveSource:
             self._wait(seconds - now)
             if self._stopping.is_set():
                 return
-            pixels = rgb_pixels(frame, first, stream, shape and (lambda *_: shape), self.source)
-            self._slot, self._shape = slot, pixels.shape[:2]
+            pixels = rgb_pixels(frame, first, stream, size, self.source)
+            self._slot, self._shape, self.last_error = slot, pixels.shape[:2], None
             self._offer(pixels, seconds)
+        if first is None and not self._stopping.is_set():
+            raise VideoError(f"{self.source!r} ended without a frame that can be decoded.")
+        if not is_paced and sent > FASTER * took + 1:
+            warnings.warn(
+                f"{self.source!r} sent {sent:.1f} s of video in {took:.1f} s and ended, as a file does. Its server "
+                "does not state its length, so it counts as live, and most of its frames were passed over. Download "
+                "it, and pass its path.",
+                stacklevel=2,
+            )
+
+    def _size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the size of all frames, given that of the frames since the source was opened again."""
+        tall, wide = self._shape or (height, width)
+        if not self._is_stretched:
+            self._is_stretched = not 1 / MOST_SQUARE < width * tall / (height * wide) < MOST_SQUARE
+            if self._is_stretched:
+                problem = f"{self.source!r} came back with {width} × {height} pixels instead of {wide} × {tall}"
+                warnings.warn(f"{problem}. What it shows now is stretched to the first shape.", stacklevel=2)
+        return tall, wide
 
     def _now(self) -> float:
         """Return how many seconds ago the first frame was shown."""
@@ -197,7 +231,7 @@ class LiveSource:
         return now - self._started
 
     def _wait(self, seconds: float) -> None:
-        """Wait so long, or until the source is closed."""
+        """Wait this long, or until the source is closed."""
         self._stopping.wait(max(0.0, seconds))
 
     def _offer(self, pixels: np.ndarray, seconds: float) -> None:
@@ -220,9 +254,9 @@ class LiveSource:
         except FFmpegError as error:
             reason = f"it sent nothing in {TIMEOUT:g} s" if isinstance(error, ExitError) else error.strerror
             remedy = (
-                "Does the address lead to a video, and does its server run?"
+                "Does the address lead to a video, and is its server running?"
                 if camera is None
-                else "Is it plugged in, and may you use it? `camera:1` is the second camera."
+                else "Is it plugged in, and do you have permission to use it? `camera:1` is the second camera."
             )
             raise VideoError(f"cannot open the live video {source!r}: {reason}. {remedy}") from error
         try:
@@ -233,9 +267,37 @@ class LiveSource:
         return container
 
 
+def _checked_source(source: str | PathLike[str]) -> str:
+    path = fspath(source) if isinstance(source, str | PathLike) else None
+    if not isinstance(path, str):
+        raise VideoError(f"`source` is {brief(source)}, but must be a path, a URL or `camera`.")
+    return path
+
+
+def _no_source(source: str) -> VideoError:
+    """Return the error for a source that is no camera, no URL and no file that exists."""
+    if re.fullmatch(r"camera(:.*|\s*\d+)?", source, re.IGNORECASE):
+        return VideoError(
+            f"there is no camera {source!r}. The first one is called `camera` or `camera:0`, the second `camera:1`, "
+            "and so on, in lower case."
+        )
+    return VideoError(
+        f"there is no video file {source!r}. Pass a file, a URL that begins with one of {', '.join(SCHEMES)}, or "
+        "`camera`."
+    )
+
+
 def _is_url(source: str) -> bool:
     scheme, found, _ = source.partition("://")
     return bool(found) and scheme.lower() in SCHEMES
+
+
+def _is_file(container: InputContainer) -> bool:
+    """Tell whether what stands at a URL is a file: its duration is known, or its server states how many bytes it has.
+
+    A multipart stream of JPEGs has no end, but some cameras state one.
+    """
+    return bool(container.duration) or (container.size > 0 and container.format.name != "mpjpeg")
 
 
 def _camera(source: str) -> int | None:
@@ -260,14 +322,33 @@ def _opened_camera(number: int) -> InputContainer:
 
 
 def played(path: str, fps: float) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield the frames that a `LiveSource` of a file would, as fast as they are decoded. Raises like `read_video`."""
+    """Yield the frames that a `LiveSource` of a file would, as fast as they are decoded.
+
+    Where time stamps go back, or jump ahead by more than 10 s and half of the duration, the clock begins anew. A
+    warning reports each jump ahead.
+
+    Raises:
+        VideoError: as `read_video` does, and if `fps` is not a number above 0.
+    """
+    fps = positive("fps", fps)
     first, slot, seconds, last, zero = None, -1, 0.0, 0.0, 0.0
     with local_file(path, lambda *_: None) as local, opened(local, path) as container:
         stream = video_stream(container, path)
         stream.thread_type = "AUTO"
+        step = 1 / _rate(stream)  # between the last two frames: a wrong time stamp makes the average wrong, too
+        longest = max(JUMP_AHEAD, (container.duration or 0) / av.time_base / 2)
         for frame, stamp in _stamped(stream, packets(container, stream)):
-            if first is None or stamp - last < -JUMP_BACK:  # the clock begins, or begins anew
-                zero = (0.0 if first is None else seconds + 1 / _rate(stream)) - stamp
+            jumps_ahead = first is not None and stamp - last > longest
+            if jumps_ahead:
+                warnings.warn(
+                    f"the time stamps of the video {path!r} jump from {last:.1f} s to {stamp:.1f} s. They are "
+                    "probably wrong, so it is played on without a pause. `read_video` keeps them as they are.",
+                    stacklevel=2,
+                )
+            if first is None or jumps_ahead or stamp - last < -JUMP_BACK:  # the clock begins, or begins anew
+                zero = (0.0 if first is None else seconds + step) - stamp
+            elif stamp > last:
+                step = stamp - last
             first, last, seconds = first or frame, stamp, zero + stamp
             if floor((seconds + ROUNDING) * fps) > slot:
                 slot = floor((seconds + ROUNDING) * fps)
@@ -280,7 +361,7 @@ def _stamped(
     stream: av.VideoStream, arriving: Iterable["av.Packet[av.VideoStream]"]
 ) -> Iterator[tuple[av.VideoFrame, float]]:
     """Yield the frames that can be decoded, and when each is shown by the stream's own clock, in seconds."""
-    # AVI knows the order in which frames are stored, which B-frames are not shown in.
+    # AVI records only the order of storage, which is not that of showing where there are B-frames.
     has_times = stream.container.format.name != "avi" or not stream.codec_context.has_b_frames
     count = 0
     for packet in arriving:

@@ -15,8 +15,8 @@ from ..checks import local_path, whole_number
 from ..errors import brief
 from ..presets import NUM_FRAMES
 from .decoding import FrameSize, decode_in_order, decode_sought
-from .file import Progress, VideoError, local_file, opened, video_stream
-from .frames import Frames, is_list_of_pictures, on_a_clock, rgb_frames
+from .file import PIXELS, Progress, VideoError, above, bound, local_file, opened, video_stream
+from .frames import Frames, check_picture_file, is_list_of_pictures, on_a_clock, positive, rgb_frames
 from .timeline import doubtful_gap, look_through, spread_over_time
 
 __all__ = ["Progress", "SizeOfFrames", "Video", "VideoError", "read_video"]
@@ -47,6 +47,9 @@ class Video:
     fps: float
     total_num_frames: int
     lost: int = 0
+
+    def __post_init__(self) -> None:
+        positive("fps", self.fps)
 
     @classmethod
     def from_frames(
@@ -121,17 +124,20 @@ def read_video(
 ) -> Video:
     """Sample frames evenly in time, from the first to the last, and turn them upright.
 
-    No frame is taken twice, and a gap in time without frames takes none from the rest. Only the parts of the file that
-    these frames need are decoded, each from the key frame before it. A file that is damaged, or that does not support
-    seeking, is decoded as a whole, in order.
+    No frame is taken twice, and a stretch without frames uses up none of the `num_frames`. Only the parts of the file
+    that these frames need are decoded, each from the key frame before it. A file that is damaged, or that does not
+    support seeking, is decoded as a whole, in order.
 
     Args:
         source: a path, or an http(s) or file URL. Or a list of the paths of pictures, which are the frames of a video.
+            All of them must exist, but only those that are sampled are read, so that other broken ones go unnoticed.
         num_frames: how many frames to sample; a shorter video gives all it has.
         size: height and width to scale the frames to, which saves memory and time if they are large. Pixels then differ
             a little from what a processor makes of frames in full size. Or a function that returns both, given the
-            number of frames and the height and width of the file's. None keeps the size of the file.
-        fps, times: when the pictures are shown, as in `Video.from_frames`. For a list of pictures, one is needed.
+            number of frames and the height and width of the file's frames. None keeps the size of the file, and
+            pictures must then be of one size.
+        fps, times: when the pictures are shown, as in `Video.from_frames`. For a list of pictures, one of the two is
+            required.
 
     Raises:
         VideoError: if an argument is outside what is accepted, or if the file is missing, cannot be fetched, or holds
@@ -143,8 +149,11 @@ def read_video(
     if is_list_of_pictures(source):
         return _read_pictures(cast("Sequence[str | PathLike[str]]", source), num_frames, size, fps, times)
     if not isinstance(source, str | PathLike):
+        are_frames = _are_frames(source)
+        given = f"of the type {type(source).__name__}" if are_frames else brief(source)
+        hint = " For frames that are decoded already, call `vidcom2.Video.from_frames`." if are_frames else ""
         raise VideoError(
-            f"`source` is {brief(source)}, but must be a path or an http(s) URL, or a list of the paths of pictures."
+            f"`source` is {given}, but must be a path or an http(s) URL, or a list of the paths of pictures.{hint}"
         )
     for name, value in (("fps", fps), ("times", times)):
         if value is not None:
@@ -195,23 +204,34 @@ def _read_pictures(
     fps: float | None,
     times: Sequence[float] | None,
 ) -> Video:
-    """Read those of the pictures that are evenly spaced in time."""
-    videos = [fspath(path) for path in paths if (guess_type(fspath(path))[0] or "").startswith("video/")]
+    """Read those of the pictures that are evenly spaced in time. Each is scaled before the next is read."""
+    names = [fspath(path) for path in paths]
+    videos = [name for name in names if (guess_type(name)[0] or "").startswith("video/")]
     if videos:
         raise VideoError(
             f"a list of paths means the pictures of one video, but {videos[0]!r} is named like a video. Pass the path "
             "of one video alone; `vidcom2.answer_many` asks about several."
         )
-    indices, rate, total = on_a_clock(len(paths), fps, times, None)
+    indices, rate, total = on_a_clock(len(names), fps, times, None)
+    for name in names:
+        check_picture_file(name)
     wanted = spread_over_time(indices - indices[0], num_frames)
-    frames = rgb_frames([paths[i] for i in wanted])
     of_frame = _of_each_frame(size, len(wanted))
-    scaled = None if of_frame is None else of_frame(*frames.shape[1:3])
-    if scaled is not None:
-        height, width = scaled
-        images = [Image.fromarray(frame).resize((width, height), Image.Resampling.BICUBIC) for frame in frames]
-        frames = np.stack([np.asarray(image) for image in images])
-    return Video(frames, indices[wanted], rate, total)
+    frames: list[np.ndarray] = []
+    for name in (names[i] for i in wanted):
+        (frame,) = rgb_frames([name])
+        scaled = None if of_frame is None else of_frame(*frame.shape[:2])
+        if scaled is not None:
+            height, width = scaled
+            frame = np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BICUBIC))
+        if frames and frame.shape != frames[0].shape:
+            (height, width), (tall, wide) = frame.shape[:2], frames[0].shape[:2]
+            raise VideoError(
+                f"the picture {name!r} has {width} × {height} pixels, but those before it have {wide} × {tall}. Bring "
+                "all of them to one size, or pass one height and width as the `size` of `read_video`."
+            )
+        frames.append(frame)
+    return Video(np.stack(frames), indices[wanted], rate, total)
 
 
 def check_video(source: str) -> None:
@@ -233,16 +253,31 @@ def _of_each_frame(size: tuple[int, int] | SizeOfFrames | None, num_frames: int)
     if not callable(size):
         return lambda height, width: size
     asked = size
-    return cache(lambda height, width: _checked(asked(num_frames, height, width)))
+
+    def checked(height: int, width: int) -> tuple[int, int] | None:
+        result = asked(num_frames, height, width)
+        given = f"for frames {height} pixels high and {width} wide, the function `size` returned"
+        return _checked(result, given, "must return")
+
+    return cache(checked)
 
 
-def _checked(size: tuple[int, int] | None) -> tuple[int, int] | None:
+def _checked(size: tuple[int, int] | None, given: str = "`size` is", must: str = "must be") -> tuple[int, int] | None:
+    """Return a height and width as two ints. The texts are for the VideoError about anything else."""
     if size is None:
         return None
     try:
         height, width = (whole_number("size", side) for side in size)
     except (TypeError, ValueError):
         raise VideoError(
-            f"`size` is {brief(size)}, but must be height and width in pixels, such as (384, 672), or None."
+            f"{given} {brief(size)}, but {must} height and width in pixels, such as (384, 672), or None."
         ) from None
+    if height * width > bound(PIXELS):
+        raise above(PIXELS, f"{given} {brief(size)}, which makes {height * width:,} pixels a frame")
     return height, width
+
+
+def _are_frames(source: object) -> bool:
+    """Tell whether something looks like decoded frames: an array, a tensor, a PIL image or a list of them."""
+    first = source[0] if isinstance(source, list | tuple) and source else source
+    return isinstance(first, Image.Image) or hasattr(first, "__array__")

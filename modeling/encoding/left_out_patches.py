@@ -4,9 +4,9 @@ fills in the features of the others.
 A group is the smallest unit that can be left out: a patch in LLaVA's towers, and the patches of a token in the others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +21,13 @@ from .packed_attention import vision_tower
 from .video_features import ParentFeatures, Run
 from .whole_frame_attention import KeysAndValues, WholeFrames
 
-if TYPE_CHECKING:
-    from .vision_skip_repeated import ChangedGroups
-
+ChangedGroups = Callable[[Tensor, Tensor, CompressionSettings], Tensor]  # see `vision_skip_repeated.py`
 WHOLE_TOWER_ARGUMENTS = ("output_hidden_states", "output_attentions", "interpolate_pos_encoding")
 WHOLE_FROM = 0.9  # A frame in which this share of the groups changed is computed whole: the rest would save little.
 
 
 def partial_encoding(
-    changed: "ChangedGroups", model: Any, settings: CompressionSettings, arguments: Mapping[str, Any]
+    changed: ChangedGroups, model: Any, settings: CompressionSettings, arguments: Mapping[str, Any]
 ) -> "PartialFrames | PartialBlocks | None":
     """Return an object that runs the tower on the groups of patches that changed; None if all of them did.
 
@@ -55,7 +53,7 @@ def partial_encoding(
 
 @torch.no_grad()
 def groups_to_compute(
-    frames: Tensor, changed: "ChangedGroups", settings: CompressionSettings, units: Tensor | None = None
+    frames: Tensor, changed: ChangedGroups, settings: CompressionSettings, units: Tensor | None = None
 ) -> Tensor:
     """Decide which groups of a video's frames the tower computes.
 

@@ -187,7 +187,8 @@ class Watched:
         """
         check_watched_target(Path(path))
         self._check_encoder()
-        write_watched(self, Path(path))
+        of = self.prepared, self.features, self.settings, self.source, self.lost_frames
+        write_watched(Path(path), self.checkpoint, *of)
 
     # -----------------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,11 +31,8 @@ from ..records.fingerprints import video_changed, video_stamp
 from ..records.whole_files import write_whole
 from ..video.reading import Video
 from .model_identity import encoder_identity
-from .prepared_video import prepare_without_pixels
+from .prepared_video import PreparedVideo, prepare_without_pixels
 from .prompting import frames_together
-
-if TYPE_CHECKING:
-    from .watched import Watched
 
 FORMAT = 4
 HEADER, CHECKSUM = "vidcom2", "sha256"  # of the metadata: a JSON text, and the digest of this text
@@ -61,14 +58,24 @@ ENTRIES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def write_watched(watched: "Watched", path: Path) -> None:
+def write_watched(
+    path: Path,
+    checkpoint: Checkpoint,
+    prepared: PreparedVideo,
+    features: VidCom2VideoFeatures,
+    settings: CompressionSettings,
+    source: tuple[str | list[str], str] | None,
+    lost_frames: int,
+) -> None:
     """Write a watched video so that the file is whole or, after an interruption, what it was before.
+
+    Args:
+        checkpoint, prepared, features, settings, source, lost_frames: as in `Watched`.
 
     Raises:
         OptionError: on a file that cannot be written, and on a video that could not be read again.
     """
-    features, prepared = watched.features, watched.prepared
-    source, stamp = watched.source or ([], "")
+    names, stamp = source or ([], "")
     (compression,) = features.video_compressions
     found = {
         "features": features.pooler_output[0],
@@ -81,9 +88,9 @@ def write_watched(watched: "Watched", path: Path) -> None:
     header = {
         "format": FORMAT,
         "tensors": _sha256(tensors),
-        "settings": watched.settings.as_dict(),
-        **encoder_identity(watched.checkpoint),
-        "source": [source] if isinstance(source, str) else source,
+        "settings": settings.as_dict(),
+        **encoder_identity(checkpoint),
+        "source": [names] if isinstance(names, str) else names,
         "stamp": stamp,
         **dict(zip(("height", "width"), prepared.video.frames.shape[1:3], strict=True)),
         "scaled_alone": prepared.scaled_alone,
@@ -91,11 +98,11 @@ def write_watched(watched: "Watched", path: Path) -> None:
         "total_num_frames": int(prepared.video.total_num_frames),
         "tokens_per_frame": compression.tokens_per_frame,
         **dict(zip(("rows", "columns"), compression.grid or (0, 0), strict=True)),
-        "lost_frames": watched.lost_frames,
+        "lost_frames": lost_frames,
     }
     try:
         _check_header(header)
-        _read_features(watched.checkpoint, header, tensors)
+        _read_features(checkpoint, header, tensors)
         text = json.dumps(header)
         write_whole(path, save(tensors, metadata={HEADER: text, CHECKSUM: _digest(text)}))
     except (OSError, OptionError) as error:

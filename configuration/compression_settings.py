@@ -337,7 +337,8 @@ COUNTED_BY = ("retention_ratio", "compression_method", "max_video_tokens")
 NUM_KEPT = "num_kept_video_tokens"
 _FIELDS = {setting.name: setting for setting in fields(CompressionSettings)}
 SETTING_NAMES = tuple(_FIELDS)
-SHORT_NAMES = {"method": "compression_method", "ratio": "retention_ratio"}  # as commands and people call them
+# as commands and people call them
+SHORT_NAMES = {"method": "compression_method", "ratio": "retention_ratio", "retention": "retention_ratio"}
 OF_COMPRESS = ("compression_rounding", "ceil")  # the default of `compress`, which no method refuses
 # In a call, None stands for the config's value, so there a budget that no video exceeds stands for no budget.
 NO_BUDGET = 2**62

@@ -120,5 +120,5 @@ def test_a_function_for_the_size_is_called_once_with_the_upright_frame(tmp_path:
     assert np.array_equal(read_video(path, 3, size=size).frames, read_video(path, 3, size=(48, 32)).frames)
     assert asked == [(3, 96, 64)]
     assert np.array_equal(read_video(path, 3, size=lambda *_: None).frames, read_video(path, 3).frames)
-    with pytest.raises(VideoError, match=r"`size` is \(0, 3\)"):
+    with pytest.raises(VideoError, match=r"the function `size` returned \(0, 3\)"):
         read_video(path, 3, size=lambda *_: (0, 3))

@@ -145,14 +145,10 @@ def local_path(source: str) -> str | None:
         return source
 
 
-def check_scheme(source: str) -> None:
-    """Check that a URL is one that videos are read from. Raises an OptionError, without a full stop, if it is not."""
+def foreign_scheme(source: str) -> str | None:
+    """Return the scheme of a URL that no video is read from, such as rtsp; None for other URLs and for paths."""
     scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]+(?=://)", source)
-    if scheme and scheme[0].lower() not in ("http", "https", "file"):
-        raise OptionError(
-            f"{source!r} is a URL of the scheme {scheme[0]!r}, which must be http, https or file. Pass such a URL or a "
-            "path"
-        )
+    return scheme[0] if scheme and scheme[0].lower() not in ("http", "https", "file") else None
 
 
 def is_watched(source: object) -> bool:

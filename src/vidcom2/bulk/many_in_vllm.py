@@ -117,7 +117,7 @@ class VllmEngine(Engine):
                 **given,
             )
         except TypeError as error:
-            if "keyword argument" not in str(error):
+            if not any(f"'{name}'" in str(error) for name in given):
                 raise
             raise OptionError(f"vLLM's arguments are {brief(given)}, which it does not take: {error}.") from error
         self._asked: dict[str, _Prompt] = {}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..checks import FAMILY_SETTINGS, check_settings, in_full, is_watched, whole_number
-from ..configuration.compression_settings import SETTING_NAMES
+from ..configuration.compression_settings import SETTING_NAMES, checked_setting
 from ..errors import ALIKE, OptionError, brief, did_you_mean, reason_of, sentence
 from ..judging.options import choices_of
 from ..judging.questions import check_text, id_of, prompt_of, video_from
@@ -356,10 +356,11 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
                 "`answer_many` for all requests"
             )
     for name in (str(each) for each in given if each not in (*NAMES, *OF_THE_MODEL)):
-        if in_full(name) != name or name.startswith(("compression_", "retention", "max_video")):
+        if _means_a_setting(name, given[name]) or name.startswith(("compression_", "retention_", "max_video")):
             hint = did_you_mean(in_full(name), SETTING_NAMES)
             raise OptionError(
-                f"{name!r} is not a setting of VidCom².{hint} The settings are: {', '.join(SETTING_NAMES)}."
+                f"{name!r} is not a setting of VidCom².{hint} The settings are: {', '.join(SETTING_NAMES)}. Give a key "
+                "of your own another name."
             )
         hint = did_you_mean(name, NAMES, ALIKE)
         if hint:
@@ -367,6 +368,18 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: given[name] for name in SETTING_NAMES if given.get(name) is not None}
     check_settings(settings)
     return settings
+
+
+def _means_a_setting(name: str, value: Any) -> bool:
+    """Tell whether a key that is short for a setting also has a value of it. Others are the user's own."""
+    setting = in_full(name)
+    if setting == name or value is None:
+        return False
+    try:
+        checked_setting(setting, value)
+    except ValueError:
+        return False
+    return True
 
 
 def _template_arguments(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def _unequal(result: "Comparison") -> str:
     kept, others = (round(share * scored) for share in (result.kept_share, result.other_kept_share or 0.0))
     return (
         f"Not as many tokens: of the {scored:,} scored tokens, {result.other_method} keeps {others:,} instead of "
-        f"{kept:,}. Both may keep as many if the compressed side keeps more (--retention-ratio, --max-video-tokens)."
+        f"{kept:,}. Raise --retention-ratio or --max-video-tokens to compare equal numbers."
     )
 
 

@@ -192,6 +192,9 @@ def eval_command(options: EvalOptions) -> None:
             rows, results, left_out = report_again(options.folder, questions, options.reference, options.margin, part)
         else:
             left_out = {}
+            if number := sum(each.given.get("num_frames") is not None for each in questions):
+                note = f"`num_frames` in {number:,} questions is only copied. --num-frames holds for all of them."
+                print_line(f"[yellow]Note:[/] {escape(note)}")
             check_machine(options.placement)  # before the methods, whose check imports PyTorch
             model, candidates = options.check()
             arguments = options.arguments(model, candidates)

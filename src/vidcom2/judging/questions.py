@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..checks import check_scheme, local_path
+from ..checks import foreign_scheme, local_path
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError, brief, did_you_mean, option_name, sentence
 from ..records.jsonl import json_object, numbered_lines
@@ -13,7 +13,7 @@ from .named_choice import LETTERS, final_text, named_choice, normalised
 from .options import Options, options_in, options_of, right_option, texts_of
 
 # Keys of `vidcom2 run --requests` that hold for all questions of an evaluation
-OF_ALL = ("num_frames", "max_new_tokens", "chat_template_kwargs", *SETTING_NAMES)
+OF_ALL = ("max_new_tokens", "chat_template_kwargs", *SETTING_NAMES)
 KNOWN_KEYS = ("id", "video", "question", "answer", "choices", "kind")
 CHOICES_INSTRUCTION = "Answer with the letter of the right option."
 
@@ -195,8 +195,7 @@ def _meant(given: Mapping[str, Any], key: str) -> str:
 
 
 def video_from(video: str, folder: Path) -> str:
-    """Return the video that a line of a file in this folder names: a URL unchanged, a path relative to the folder.
-    Raises an OptionError on a URL of another kind."""
-    check_scheme(video)
+    """Return the video that a line of a file in this folder names: a URL unchanged, of which reading may refuse the
+    scheme, and a path relative to the folder."""
     path = local_path(video)
-    return video if path is None else str(folder / path)
+    return video if path is None or foreign_scheme(video) else str(folder / path)

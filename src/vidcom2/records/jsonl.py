@@ -47,8 +47,10 @@ def json_object(line: str) -> dict[str, Any]:
         raise OptionError(f"it is not valid JSON ({reason}). Write one JSON object per line") from None
     except OptionError:
         raise
-    except (ValueError, RecursionError):
-        raise OptionError("a number has too many digits, or values are nested too deeply. Write less") from None
+    except ValueError:
+        raise OptionError("an integer has more digits than Python reads. Write it as a text") from None
+    except RecursionError:
+        raise OptionError("its values are nested too deeply. Write one flat JSON object per line") from None
     if not isinstance(given, dict):
         raise OptionError(f"it holds {KINDS[type(given)]}, not an object. Write one JSON object per line")
     return given

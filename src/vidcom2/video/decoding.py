@@ -308,8 +308,8 @@ def rgb_pixels(
             pixels = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation=BICUBIC)
         except ArgumentError as error:  # the file is not to blame: FFmpeg has bounds of its own
             raise VideoError(
-                f"FFmpeg cannot scale the frames of {source!r} to a height of {height} and a width of {width} pixels. "
-                "Pass a smaller `size`."
+                f"FFmpeg cannot scale the frames of {source!r} to a height of {height} and a width of {width} pixels."
+                + ("" if wanted is None else " Pass a smaller `size`.")
             ) from error
     return _upright(pixels, *matrix)
 

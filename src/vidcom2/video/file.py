@@ -16,7 +16,7 @@ from av.container import InputContainer
 from av.error import ArgumentError, FFmpegError
 from av.stream import Disposition
 
-from ..checks import is_watched, local_path, no_video_file, whole_number
+from ..checks import foreign_scheme, is_watched, local_path, no_video_file, whole_number
 
 # Called with the name of the current step, how much of it is done, and how much there is, if known.
 Progress = Callable[[str, float, float | None], None]
@@ -42,7 +42,12 @@ class VideoError(ValueError):
 @contextmanager
 def local_file(source: str, progress: Progress) -> Iterator[str]:
     """Yield the path of a file. A URL is downloaded to a temporary file. Raises a VideoError if it is missing."""
-    local = local_path(source)
+    local, scheme = local_path(source), foreign_scheme(source)
+    if scheme is not None:
+        raise VideoError(
+            f"{source!r} is a URL of the scheme {scheme!r}, but it must be http, https or file. Pass such a URL or a "
+            "path. `vidcom2 chat --stream` takes streams."
+        )
     if local is not None and not Path(local).is_file():
         raise VideoError(no_video_file(source, local))
     if is_watched(source):

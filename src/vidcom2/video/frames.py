@@ -107,16 +107,11 @@ def is_list_of_pictures(frames: Any) -> bool:
     )
 
 
-def check_picture_file(name: str) -> None:
-    """Check that a path leads to a file. Raises a VideoError if it does not. A URL is not looked up."""
+def _picture(name: str | PathLike[str]) -> np.ndarray:
+    name = fspath(name)
     local = local_path(name)
     if local is not None and not Path(local).is_file():
         raise VideoError(f"there is no picture {name!r}. Pass paths or http(s) URLs.")
-
-
-def _picture(name: str | PathLike[str]) -> np.ndarray:
-    name = fspath(name)
-    check_picture_file(name)
     with local_file(name, lambda *_: None) as path:
         return read_picture(path, name)
 

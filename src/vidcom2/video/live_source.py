@@ -34,7 +34,10 @@ TIMEOUT = 5.0  # seconds that a source may send nothing, before it counts as bro
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a source that broke off is opened again
 FAILURES_BEFORE_WARNING = 3  # how often in a row a source may fail before a warning says so
 JUMP_BACK, JUMP_AHEAD = 1.0, 10.0  # seconds; time stamps that jump further begin to count anew
+HOUR = 3600.0  # seconds; in a file, a still may last long, and only time stamps that jump further are wrong
 FASTER = 4  # what arrives this many times as fast as it is shown is a file, not filmed at the moment
+MADE_UP = (2**31 - 1, 2**32 - 1)  # lengths in bytes that servers state of streams without an end
+MOST_BYTES = 10**11  # a stated length above this is made up, too
 ROUNDING = 0.001  # seconds; Matroska rounds times to so much
 
 
@@ -77,6 +80,7 @@ class LiveSource:
         self._slot = -1  # index of the 1/fps-second slot of the last frame
         self._shape: tuple[int, int] | None = None  # height and width of all frames
         self._is_stretched = False  # whether a warning said that frames are stretched to that shape
+        self._fast_ends = 0  # how often in a row the source ended when it had sent much at once
         self._waiting: tuple[np.ndarray, float] | None = None
         self._error: Exception | None = None
         self._opened, self._begun, self._stopping, self._changed = Event(), Event(), Event(), Condition()
@@ -182,33 +186,44 @@ class LiveSource:
         size = None if self._shape is None else self._size
         first, last, zero = None, 0.0, 0.0  # `zero` is when the source's clock would have shown 0
         sent, took, start = 0.0, 0.0, (0.0, 0.0)  # how many seconds of video came, and in how many seconds
-        for frame, stated in _stamped(stream, container.demux(stream)):
-            if self._stopping.is_set():
-                return
-            now = self._now()
-            stamp = now if by_arrival else stated
-            if first is None or not -JUMP_BACK <= stamp - last <= JUMP_AHEAD:
-                zero, start = now - stamp, (stated, now)
-            if not is_paced:  # the frame with the least delay so far best estimates the offset to the source's clock
-                zero = min(zero, now - stamp)
-            first, last = first or frame, stamp
-            sent, took = stated - start[0], now - start[1]
-            seconds = zero + stamp
-            slot = floor((seconds + ROUNDING) * self.fps)
-            if slot <= self._slot:
-                continue
-            self._wait(seconds - now)
-            if self._stopping.is_set():
-                return
-            pixels = rgb_pixels(frame, first, stream, size, self.source)
-            self._slot, self._shape, self.last_error = slot, pixels.shape[:2], None
-            self._offer(pixels, seconds)
+        try:
+            for frame, stated in _stamped(stream, container.demux(stream)):
+                if self._stopping.is_set():
+                    return
+                now = self._now()
+                stamp = now if by_arrival else stated
+                if first is None or not -JUMP_BACK <= stamp - last <= JUMP_AHEAD:
+                    zero, start = now - stamp, (stated, now)
+                if (
+                    not is_paced
+                ):  # the frame with the least delay so far best estimates the offset to the source's clock
+                    zero = min(zero, now - stamp)
+                first, last = first or frame, stamp
+                sent, took = stated - start[0], now - start[1]
+                seconds = zero + stamp
+                slot = floor((seconds + ROUNDING) * self.fps)
+                if slot <= self._slot:
+                    continue
+                self._wait(seconds - now)
+                if self._stopping.is_set():
+                    return
+                pixels = rgb_pixels(frame, first, stream, size, self.source)
+                self._slot, self._shape, self.last_error = slot, pixels.shape[:2], None
+                self._offer(pixels, seconds)
+        finally:  # Over HTTP, what has no stated length ends in an error.
+            if not is_paced and not self._stopping.is_set():
+                self._note_end(sent > FASTER * took + 1)
         if first is None and not self._stopping.is_set():
             raise VideoError(f"{self.source!r} ended without a frame that can be decoded.")
-        if not is_paced and sent > FASTER * took + 1:
+
+    def _note_end(self, was_fast: bool) -> None:
+        """Warn if a source ended for the second time in a row when it had sent much more than it was open for. A stream
+        that begins with what was filmed before may do so once."""
+        self._fast_ends = self._fast_ends + 1 if was_fast else 0
+        if self._fast_ends == 2:
             warnings.warn(
-                f"{self.source!r} sent {sent:.1f} s of video in {took:.1f} s and ended, as a file does. Its server "
-                "does not state its length, so it counts as live, and most of its frames were passed over. Download "
+                f"{self.source!r} sends its video at once and ends, as a file does. Its server does not state its "
+                "length, so it counts as a stream, and most of its frames are passed over. If it is a file, download "
                 "it, and pass its path.",
                 stacklevel=2,
             )
@@ -295,9 +310,10 @@ def _is_url(source: str) -> bool:
 def _is_file(container: InputContainer) -> bool:
     """Tell whether what stands at a URL is a file: its duration is known, or its server states how many bytes it has.
 
-    A multipart stream of JPEGs has no end, but some cameras state one.
+    Some cameras state a length of what has no end, above all of multipart streams of JPEGs.
     """
-    return bool(container.duration) or (container.size > 0 and container.format.name != "mpjpeg")
+    is_stated = 0 < container.size < MOST_BYTES and container.size not in MADE_UP
+    return bool(container.duration) or (is_stated and container.format.name != "mpjpeg")
 
 
 def _camera(source: str) -> int | None:
@@ -324,8 +340,8 @@ def _opened_camera(number: int) -> InputContainer:
 def played(path: str, fps: float) -> Iterator[tuple[np.ndarray, float]]:
     """Yield the frames that a `LiveSource` of a file would, as fast as they are decoded.
 
-    Where time stamps go back, or jump ahead by more than 10 s and half of the duration, the clock begins anew. A
-    warning reports each jump ahead.
+    Where time stamps go back, or jump ahead by more than an hour, the clock begins anew. A warning reports each jump
+    ahead.
 
     Raises:
         VideoError: as `read_video` does, and if `fps` is not a number above 0.
@@ -336,9 +352,8 @@ def played(path: str, fps: float) -> Iterator[tuple[np.ndarray, float]]:
         stream = video_stream(container, path)
         stream.thread_type = "AUTO"
         step = 1 / _rate(stream)  # between the last two frames: a wrong time stamp makes the average wrong, too
-        longest = max(JUMP_AHEAD, (container.duration or 0) / av.time_base / 2)
         for frame, stamp in _stamped(stream, packets(container, stream)):
-            jumps_ahead = first is not None and stamp - last > longest
+            jumps_ahead = first is not None and stamp - last > HOUR
             if jumps_ahead:
                 warnings.warn(
                     f"the time stamps of the video {path!r} jump from {last:.1f} s to {stamp:.1f} s. They are "

@@ -16,7 +16,7 @@ from ..errors import brief
 from ..presets import NUM_FRAMES
 from .decoding import FrameSize, decode_in_order, decode_sought
 from .file import PIXELS, Progress, VideoError, above, bound, local_file, opened, video_stream
-from .frames import Frames, check_picture_file, is_list_of_pictures, on_a_clock, positive, rgb_frames
+from .frames import Frames, is_list_of_pictures, on_a_clock, positive, rgb_frames
 from .timeline import doubtful_gap, look_through, spread_over_time
 
 __all__ = ["Progress", "SizeOfFrames", "Video", "VideoError", "read_video"]
@@ -130,7 +130,7 @@ def read_video(
 
     Args:
         source: a path, or an http(s) or file URL. Or a list of the paths of pictures, which are the frames of a video.
-            All of them must exist, but only those that are sampled are read, so that other broken ones go unnoticed.
+            Only those that are sampled are read, so that others may be missing or broken.
         num_frames: how many frames to sample; a shorter video gives all it has.
         size: height and width to scale the frames to, which saves memory and time if they are large. Pixels then differ
             a little from what a processor makes of frames in full size. Or a function that returns both, given the
@@ -213,8 +213,6 @@ def _read_pictures(
             "of one video alone; `vidcom2.answer_many` asks about several."
         )
     indices, rate, total = on_a_clock(len(names), fps, times, None)
-    for name in names:
-        check_picture_file(name)
     wanted = spread_over_time(indices - indices[0], num_frames)
     of_frame = _of_each_frame(size, len(wanted))
     frames: list[np.ndarray] = []

@@ -287,7 +287,7 @@ def test_answers_equal_those_of_each_question_alone_and_the_tower_runs_once_per_
             kept = family.model.get_video_features(**family.videos_of(inputs), **overrides).video_compressions[0]
             assert row["answers"][label]["kept_share"] == len(kept.indices) / kept.num_tokens
     texts = Counter(answer["text"] for row in rows for answer in row["answers"].values())
-    assert len(texts) > 3 or not family.case.representative  # otherwise a model with only one answer would pass
+    assert len(texts) > 1 or not family.case.representative  # otherwise a model with only one answer would pass
 
 
 def test_a_candidate_may_be_a_function(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def without_conversion_mapping(repo: Path) -> None:
 
 def with_compression_off(repo: Path) -> None:
     path = repo / "prompt_compression.py"
-    edit_code(path, 'return encode("kept", inputs | overrides)', "return None")
+    edit_code(path, 'return call.encode("kept", inputs | call.overrides)', "return None")
     (repo / "pytorch_model.bin").write_bytes(b"")
 
 

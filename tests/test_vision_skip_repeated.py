@@ -358,6 +358,7 @@ def hooks(tower: torch.nn.Module) -> list[Any]:
     return [hook for each in tower.modules() for hook in (*each._forward_hooks, *each._forward_pre_hooks)]
 
 
+@only(lambda family: family.grouped and not family.reads_outside)  # GLM's stock classes fail, too
 @of_representatives
 @torch.no_grad()
 def test_weights_that_are_elsewhere_are_in_place_when_they_are_needed(family: Family) -> None:

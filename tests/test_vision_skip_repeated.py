@@ -415,7 +415,8 @@ def test_gradients_flow_through_what_is_computed(family: Family) -> None:
     def gradients(described: dict[str, Tensor], **settings: Any) -> list[Tensor]:
         model.zero_grad()
         torch.cat([each.flatten() for each in features(model, described, **settings)]).square().mean().backward()
-        return [tower.get_parameter(name).grad.clone() for name in names]
+        found = [tower.get_parameter(name).grad for name in names]
+        return [each.clone() for each in found if each is not None]  # LLaVA-NeXT-Video does not read the last layer.
 
     plain = gradients(described, **SKIP)
     assert sum(each.abs().sum() for each in plain) > 0

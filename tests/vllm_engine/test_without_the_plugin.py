@@ -121,7 +121,8 @@ def test_each_request_gets_the_ratio_that_it_asks_for(answers: dict[str, dict[st
         ("stock processor", "vllm passes no `num_kept_video_tokens`, so a stock processor wrote the prompt"),
         ("qwen2_vl", "VidCom2Qwen2VLModel cannot run in the Transformers backend of vllm"),
         ("video_llama_3", "VidCom2VideoLlama3Model cannot run in the Transformers backend of vllm"),
-        *((name, f"`{name}` is '{value}', but the Transformers backend of vllm") for name, value in REFUSED.items()),
+        ("compression_positions", "`compression_positions` is 'original', but the Transformers backend of vllm"),
+        ("vision_method", "`vision_method` is 'skip_repeated', but"),  # which the repo does not even hold
     ],
 )
 def test_what_would_be_wrong_is_refused(answers: dict[str, dict[str, Any]], name: str, error: str) -> None:
